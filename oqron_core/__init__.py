@@ -1,0 +1,1 @@
+"""Storage for job systems, in two planes."""

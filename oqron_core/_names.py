@@ -1,0 +1,110 @@
+"""The one rule for names: projects, environments, queues, namespaces, ids, keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oqron_core.exceptions import InvalidValueError
+
+
+__all__ = [
+    "MAX_NAME_BYTES",
+    "MAX_NAME_CHARS",
+    "OWN_KEY_PREFIX",
+    "check_key",
+    "check_name",
+    "check_namespace",
+]
+
+MAX_NAME_CHARS: Final = 255
+MAX_NAME_BYTES: Final = 512
+
+OWN_KEY_PREFIX: Final = "oqron:"
+"""Keys of locks, counters and caches that the services make for themselves."""
+
+_NAMESPACE_HEADS: Final = frozenset(
+    {
+        "queue_job",
+        "queue_dlq",
+        "topic_msg",
+        "topic_groups",
+        "webhook_endpoints",
+        "module_logs",
+    }
+)
+
+
+def check_name(what: str, name: object) -> str:
+    """
+    Give *name* back if every backend can keep it.
+
+    Args:
+        what: What the name is of, for the error.
+        name: 1 to 255 characters and at most 512 bytes of UTF-8, without NUL.
+
+    Raises:
+        InvalidValueError: It is not such a name.
+    """
+    if type(name) is not str:
+        raise InvalidValueError(what, f"must be a str, not {type(name).__name__}")
+    size = len(name)
+    if not 0 < size <= MAX_NAME_CHARS:
+        reason = (
+            "must not be empty"
+            if size == 0
+            else f"has {size} characters; at most {MAX_NAME_CHARS} are allowed"
+        )
+        raise InvalidValueError(what, reason)
+    if "\0" in name:
+        raise InvalidValueError(what, "must not contain NUL (U+0000)")
+    if not name.isascii():
+        _check_utf8(what, name)
+    return name
+
+
+def _check_utf8(what: str, name: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        reason = f"has a lone surrogate at position {error.start}; remove it"
+        raise InvalidValueError(what, reason) from None
+    if size > MAX_NAME_BYTES:
+        reason = f"has {size} bytes of UTF-8; at most {MAX_NAME_BYTES} are allowed"
+        raise InvalidValueError(what, reason)
+
+
+def check_namespace(namespace: object, what: str = "namespace") -> str:
+    """
+    Give *namespace* back if it is legal.
+
+    The name behind a prefix of the taxonomy (``queue_job:``) is measured alone,
+    so every legal queue name makes a legal namespace; it may be empty.
+
+    Raises:
+        InvalidValueError: It is not legal.
+    """
+    if type(namespace) is str:
+        head, colon, rest = namespace.partition(":")
+        if colon and head in _NAMESPACE_HEADS:
+            if rest:
+                check_name(what, rest)
+            return namespace
+    return check_name(what, namespace)
+
+
+def check_key(key: object, what: str = "key") -> str:
+    """
+    Give *key* back if it is legal for a lock, a counter, a cache entry or a channel.
+
+    A prefix ``oqron:<word>:`` is not measured: the services put it before the
+    keys of their callers.
+
+    Raises:
+        InvalidValueError: It is not legal.
+    """
+    if type(key) is str and key.startswith(OWN_KEY_PREFIX):
+        _, colon, rest = key[len(OWN_KEY_PREFIX) :].partition(":")
+        if colon and rest:
+            check_name(what, rest)
+            return key
+    return check_name(what, key)

@@ -1,0 +1,648 @@
+"""What goes into a plane and comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, final
+
+import attrs
+
+from oqron_core._codec import (
+    DEFAULT_MAX_VALUE_BYTES,
+    INT_MAX,
+    INT_MIN,
+    Json,
+    canonical,
+    decode,
+    decode_fields,
+    encode,
+)
+from oqron_core._names import check_name, check_namespace
+from oqron_core.exceptions import InvalidValueError
+from oqron_core.taxonomy import RecordKind, classify_namespace
+
+
+__all__ = [
+    "KEEP",
+    "MISSING",
+    "Counts",
+    "Delete",
+    "Entry",
+    "Health",
+    "Insert",
+    "Keep",
+    "Lease",
+    "LiveChange",
+    "Missing",
+    "Order",
+    "Page",
+    "Patch",
+    "PlaneContext",
+    "Published",
+    "Put",
+    "Query",
+    "Record",
+    "Scope",
+    "Signal",
+    "Write",
+    "WriteResult",
+]
+
+
+# --- where ------------------------------------------------------------------
+
+
+@attrs.frozen
+class Scope:
+    """
+    The unit of isolation. A plane is bound to one and cannot name another.
+
+    Attributes:
+        project: The application, 1 to 255 characters.
+        environment: Such as ``production``, 1 to 255 characters.
+    """
+
+    project: str
+    environment: str
+
+    def __attrs_post_init__(self) -> None:
+        check_name("project", self.project)
+        check_name("environment", self.environment)
+
+
+@attrs.frozen
+class PlaneContext:
+    """
+    What a backend is told when one of its planes is opened.
+
+    Attributes:
+        scope: The scope that the plane is bound to.
+        max_value_bytes: The limit of one encoded top-level field.
+        start_degraded: Whether the hot plane opens although its server does not
+            answer; its methods then raise `UnavailableError` until it does.
+    """
+
+    scope: Scope
+    max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES
+    start_degraded: bool = False
+
+
+@attrs.frozen
+class Health:
+    """
+    How a plane is.
+
+    Attributes:
+        ok: Whether it serves calls.
+        reasons: What is wrong or risky, one sentence each with the mend.
+        details: Facts for operators (version, round trip, …); never a secret.
+    """
+
+    ok: bool
+    reasons: tuple[str, ...] = ()
+    details: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+# --- hot plane --------------------------------------------------------------
+
+Order: TypeAlias = Literal["fifo", "lifo"]
+"""Which end of one priority is handed out first."""
+
+
+@attrs.frozen
+class Entry:
+    """
+    An id to publish.
+
+    Attributes:
+        id: Unique per queue.
+        priority: Lower is sooner; -2^31 … 2^31 - 1.
+        due_at: Not to be claimed before, milliseconds since the epoch by the
+            plane's clock; None for at once.
+    """
+
+    id: str
+    priority: int = 0
+    due_at: int | None = None
+
+
+@attrs.frozen
+class Lease:
+    """
+    A time-bounded right, returned by a claim or by a lock.
+
+    Attributes:
+        queue: The queue; empty for a lock.
+        id: The id that was claimed, or the key of the lock.
+        owner: Who asked; shown to operators, not used for authorisation.
+        token: The fencing token: larger than any given before for this queue or
+            key, also across the loss of the plane.
+        expires_at: When it lapses unless renewed, by the plane's clock.
+        deliveries: How often this id was handed out since it was published.
+        priority: With which it returns to the queue.
+    """
+
+    queue: str
+    id: str
+    owner: str
+    token: int
+    expires_at: int
+    deliveries: int = 1
+    priority: int = 0
+
+
+class Published(StrEnum):
+    """What `Broker.publish` did with an entry."""
+
+    ADDED = "added"
+    """It was unknown and is now ready or delayed."""
+    MOVED = "moved"
+    """It was ready or delayed; priority and due time are now as published."""
+    LEASED = "leased"
+    """It is leased and was left alone."""
+
+
+@attrs.frozen
+class Counts:
+    """
+    How many ids a queue holds, now.
+
+    Attributes:
+        ready: Claimable, or claimable once the queue is resumed.
+        delayed: Not due yet.
+        leased: Under a lease that has not lapsed.
+        paused: Whether claims are stopped.
+    """
+
+    ready: int
+    delayed: int
+    leased: int
+    paused: bool
+
+
+@attrs.frozen
+class Signal:
+    """
+    One message of the lossy fan-out.
+
+    Attributes:
+        channel: Where it was published.
+        message: A portable value.
+    """
+
+    channel: str
+    message: Any
+
+
+@attrs.frozen
+class LiveChange:
+    """
+    What changed in a live run since the last merge.
+
+    Attributes:
+        run_id: The run.
+        fields: Top-level fields to set, by their wire names.
+        logs: Log entries to append.
+        timeline: Timeline entries to append.
+    """
+
+    run_id: str
+    fields: Mapping[str, Any] = MappingProxyType({})
+    logs: Sequence[Any] = ()
+    timeline: Sequence[Any] = ()
+
+
+class Missing(Enum):
+    """The type of `MISSING`."""
+
+    MISSING = "missing"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing.MISSING
+"""A cache miss; None is a value."""
+
+
+# --- durable plane ----------------------------------------------------------
+
+
+class Keep(Enum):
+    """The type of `KEEP`."""
+
+    KEEP = "keep"
+
+
+KEEP: Final = Keep.KEEP
+"""Leave ``expires_at`` as it is."""
+
+
+@final
+class Record:
+    """
+    A durable record, handed out as a copy that may be mutated.
+
+    Attributes:
+        namespace: Its logical namespace.
+        id: Unique in the namespace.
+        kind: Stamped from the namespace.
+        inserted_at: When it was inserted, by the plane's clock; updates keep it.
+        expires_at: From when it is absent, or None.
+    """
+
+    __slots__ = ("_raw", "_value", "expires_at", "id", "inserted_at", "kind", "namespace")
+
+    def __init__(
+        self,
+        namespace: str,
+        id: str,  # noqa: A002 - the column's name
+        kind: RecordKind,
+        value: dict[str, Any],
+        inserted_at: int,
+        expires_at: int | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.id = id
+        self.kind = kind
+        self.inserted_at = inserted_at
+        self.expires_at = expires_at
+        self._value: dict[str, Any] | None = value
+        self._raw: bytes | Mapping[str, Any] | None = None
+
+    @classmethod
+    def lazy(
+        cls,
+        namespace: str,
+        id: str,  # noqa: A002 - the column's name
+        raw: bytes | Mapping[str, Any],
+        inserted_at: int,
+        expires_at: int | None = None,
+    ) -> Record:
+        """
+        Make a record whose value is decoded when it is first asked for.
+
+        Args:
+            namespace: Its namespace, from which the kind is taken.
+            id: Its id.
+            raw: The encoded object, or its fields as `encode_fields` makes them.
+                The record owns it from here on.
+            inserted_at: Milliseconds since the epoch.
+            expires_at: The same, or None.
+        """
+        record = cls.__new__(cls)
+        record.namespace = namespace
+        record.id = id
+        record.kind = classify_namespace(namespace)
+        record.inserted_at = inserted_at
+        record.expires_at = expires_at
+        record._value = None
+        record._raw = raw
+        return record
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """
+        The value: decoded once, then the same mutable dict at every access.
+
+        Raises:
+            CorruptRecordError: What is stored is no JSON object.
+        """
+        value = self._value
+        if value is None:
+            raw = self._raw
+            if isinstance(raw, bytes):
+                value = decode(raw, f"{self.namespace}/{self.id}")
+            else:
+                value = decode_fields(raw or {})
+            self._value = value
+        return value
+
+    def field(self, name: str) -> Any:
+        """Read one top-level field without decoding the others; None if absent."""
+        if self._value is None and isinstance(self._raw, Mapping):
+            found = self._raw.get(name)
+            return found.load() if type(found) is Json else found
+        return self.value.get(name)
+
+    def encoded(self, name: str) -> Json:
+        """Give one top-level field as JSON text; ``null`` if absent."""
+        if self._value is None and isinstance(self._raw, Mapping):
+            found = self._raw.get(name)
+            if type(found) is Json:
+                return found
+            return encode(found, name, max_bytes=None)
+        return encode(self.value.get(name), name, max_bytes=None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (
+            self.namespace == other.namespace
+            and self.id == other.id
+            and self.inserted_at == other.inserted_at
+            and self.expires_at == other.expires_at
+            and canonical(self.value) == canonical(other.value)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # its value is mutable
+
+    def __repr__(self) -> str:
+        # Never the value: a payload does not belong in a log.
+        return f"Record({self.namespace!r}, {self.id!r}, kind={str(self.kind)!r})"
+
+
+def _int64_or_none(instance: Any, attribute: Any, value: object) -> None:
+    if value is None or value is KEEP:
+        return
+    if type(value) is not int or not INT_MIN <= value <= INT_MAX:
+        reason = "must be milliseconds since the epoch as an int, or None"
+        raise InvalidValueError(attribute.name, reason)
+
+
+def _check_address(write: Put | Insert | Patch | Delete) -> None:
+    check_namespace(write.namespace)
+    check_name("id", write.id)
+
+
+@attrs.frozen
+class Put:
+    """
+    Write a whole value, whether or not the record exists. Always applied.
+
+    Attributes:
+        namespace: Where.
+        id: Which.
+        value: An object; top-level fields may be `Json`.
+        expires_at: From when the record is absent, or None.
+    """
+
+    namespace: str
+    id: str
+    value: Mapping[str, Any]
+    expires_at: int | None = attrs.field(default=None, validator=_int64_or_none)
+
+    def __attrs_post_init__(self) -> None:
+        _check_address(self)
+
+
+@attrs.frozen
+class Insert:
+    """
+    Write a whole value only where no record is. Applied if none was.
+
+    Attributes: as `Put`.
+    """
+
+    namespace: str
+    id: str
+    value: Mapping[str, Any]
+    expires_at: int | None = attrs.field(default=None, validator=_int64_or_none)
+
+    def __attrs_post_init__(self) -> None:
+        _check_address(self)
+
+
+_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@attrs.frozen
+class Patch:
+    """
+    Change some top-level fields of a record that exists.
+
+    Not applied where the record is absent, where a guard does not hold, where
+    *increment* meets something that is no integer (absent counts as 0) or would
+    leave 64 bits, or where *append* meets something that is no list (absent
+    counts as empty).
+
+    Attributes:
+        namespace: Where.
+        id: Which.
+        set: Fields and their new values.
+        unset: Fields to remove.
+        increment: Integer fields and what to add.
+        append: List fields and the items to add at their end.
+        expect: Guards: each field must equal the value, as JSON (see `canonical`).
+            `MISSING` expects that the field is absent.
+        expires_at: The new expiry, None for none, `KEEP` to leave it.
+    """
+
+    namespace: str
+    id: str
+    set: Mapping[str, Any] = attrs.field(default=_EMPTY, kw_only=True)
+    unset: Sequence[str] = attrs.field(default=(), kw_only=True)
+    increment: Mapping[str, int] = attrs.field(default=_EMPTY, kw_only=True)
+    append: Mapping[str, Sequence[Any]] = attrs.field(default=_EMPTY, kw_only=True)
+    expect: Mapping[str, Any] = attrs.field(default=_EMPTY, kw_only=True)
+    expires_at: int | None | Keep = attrs.field(
+        default=KEEP, kw_only=True, validator=_int64_or_none
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _check_address(self)
+        touched = len(self.set) + len(self.unset) + len(self.increment) + len(self.append)
+        if self.unset or self.increment or self.append:
+            names = {*self.set, *self.unset, *self.increment, *self.append}
+            if len(names) != touched:
+                reason = "names one field in two of set, unset, increment and append"
+                raise InvalidValueError("patch", reason)
+        for name, by in self.increment.items():
+            if type(by) is not int or not INT_MIN <= by <= INT_MAX:
+                reason = "must be an int of at most 64 bits"
+                raise InvalidValueError(f"increment.{name}", reason)
+        for name, items in self.append.items():
+            if not isinstance(items, (list, tuple)):
+                reason = "must be a list of the items to append"
+                raise InvalidValueError(f"append.{name}", reason)
+
+
+@attrs.frozen
+class Delete:
+    """
+    Remove a record. Applied if it was there and every guard held.
+
+    Attributes:
+        namespace: Where.
+        id: Which.
+        expect: Guards, as in `Patch`.
+    """
+
+    namespace: str
+    id: str
+    expect: Mapping[str, Any] = attrs.field(default=_EMPTY, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        _check_address(self)
+
+
+Write: TypeAlias = Put | Insert | Patch | Delete
+
+
+@final
+class WriteResult:
+    """
+    What became of one write. True if it was applied.
+
+    Attributes:
+        applied: Whether the write took place.
+        record: The record after it: the new one, the one that stood in the way,
+            or None where there is none. Its value holds only what *returning*
+            asked for.
+    """
+
+    __slots__ = ("applied", "record")
+
+    def __init__(self, applied: bool, record: Record | None = None) -> None:  # noqa: FBT001 - made a million times
+        self.applied = applied
+        self.record = record
+
+    def __bool__(self) -> bool:
+        return self.applied
+
+    @property
+    def value(self) -> dict[str, Any] | None:
+        """The value after the write, or None."""
+        return None if self.record is None else self.record.value
+
+    def __repr__(self) -> str:
+        return f"WriteResult(applied={self.applied}, record={self.record!r})"
+
+
+Condition: TypeAlias = tuple[str, str, Any]
+OPERATORS: Final = frozenset({"=", "!=", "<", "<=", ">", ">=", "in"})
+COLUMNS: Final = frozenset({"id", "inserted_at", "expires_at", "namespace"})
+"""Names in `Query.where` and `Query.order_by` that are columns, not fields."""
+
+
+@attrs.frozen
+class Query:
+    """
+    Which records, in which order, from where on.
+
+    A condition names a top-level field, ``id``, ``inserted_at`` or
+    ``expires_at``. ``=`` and ``in`` are exact JSON equality; ``!=`` needs the
+    field to be there; ``< <= > >=`` compare a number with numbers and a string
+    with strings (by code point), and match nothing else. An absent field
+    matches nothing.
+
+    ``order_by`` ranks false, true, numbers, then strings; ascending or
+    descending, a field that is absent, null, a list or an object comes last.
+    Ties, and a query without order, are in the order of ``(namespace, id)``,
+    ascending.
+
+    Attributes:
+        kind: A record kind, or None.
+        namespace: A namespace, or None. At least one of the two is needed.
+        where: Conditions that must all hold.
+        order_by: ``(field, "asc" | "desc")`` pairs, at most four.
+        limit: At most this many records, 1 to 10,000.
+        after: The cursor of the page before, or None.
+        fields: Only these top-level fields of the values; None for all.
+    """
+
+    kind: RecordKind | None = attrs.field(default=None)
+    namespace: str | None = None
+    where: Sequence[Condition] = attrs.field(default=(), converter=tuple)
+    order_by: Sequence[tuple[str, str]] = attrs.field(default=(), converter=tuple)
+    limit: int = 50
+    after: str | None = None
+    fields: Sequence[str] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.kind is None and self.namespace is None:
+            raise InvalidValueError("query", "needs a kind or a namespace")
+        if self.kind is not None:
+            try:
+                object.__setattr__(self, "kind", RecordKind(self.kind))
+            except ValueError:
+                reason = f"{self.kind!r} is none of {', '.join(sorted(RecordKind))}"
+                raise InvalidValueError("query.kind", reason) from None
+        if self.namespace is not None:
+            check_namespace(self.namespace, "query.namespace")
+        if type(self.limit) is not int or not 1 <= self.limit <= MAX_PAGE:
+            reason = f"must be an int from 1 to {MAX_PAGE}, not {self.limit!r}"
+            raise InvalidValueError("query.limit", reason)
+        if self.after is not None and type(self.after) is not str:
+            raise InvalidValueError("query.after", "must be the cursor of a page")
+        self._check_where()
+        self._check_order()
+        if self.fields is not None:
+            for name in self.fields:
+                _check_field("query.fields", name)
+
+    def _check_where(self) -> None:
+        for index, condition in enumerate(self.where):
+            path = f"query.where[{index}]"
+            if not isinstance(condition, (tuple, list)) or len(condition) != 3:  # noqa: PLR2004 - a triple
+                reason = 'must be a (field, operator, value) triple, such as ("status", "=", "failed")'
+                raise InvalidValueError(path, reason)
+            name, operator, value = condition
+            _check_field(path, name)
+            if operator not in OPERATORS:
+                reason = f"unknown operator {operator!r}; there are: {' '.join(sorted(OPERATORS))}"
+                raise InvalidValueError(path, reason)
+            if operator == "in":
+                if not isinstance(value, (list, tuple)):
+                    raise InvalidValueError(path, "'in' takes a list of values")
+                encode(list(value), path, max_bytes=None)
+            else:
+                encode(value, path, max_bytes=None)
+                if operator not in {"=", "!="} and type(value) not in {int, float, str}:
+                    reason = f"{operator!r} compares numbers or strings, not {type(value).__name__}"
+                    raise InvalidValueError(path, reason)
+
+    def _check_order(self) -> None:
+        if len(self.order_by) > MAX_ORDER:
+            reason = f"has {len(self.order_by)} fields; at most {MAX_ORDER} are allowed"
+            raise InvalidValueError("query.order_by", reason)
+        for index, pair in enumerate(self.order_by):
+            path = f"query.order_by[{index}]"
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # noqa: PLR2004 - a pair
+                reason = 'must be a (field, "asc" or "desc") pair'
+                raise InvalidValueError(path, reason)
+            name, direction = pair
+            _check_field(path, name)
+            if direction not in {"asc", "desc"}:
+                reason = f'the direction is "asc" or "desc", not {direction!r}'
+                raise InvalidValueError(path, reason)
+
+
+MAX_PAGE: Final = 10_000
+MAX_ORDER: Final = 4
+
+
+def _check_field(path: str, name: object) -> None:
+    if type(name) is not str or not name or not name.isascii() or not name.isidentifier():
+        reason = (
+            f"{name!r} is no field name; a field that is queried has an ASCII "
+            "letter or underscore, then letters, digits and underscores"
+        )
+        raise InvalidValueError(path, reason)
+
+
+@final
+@attrs.frozen
+class Page:
+    """
+    One page of a query. Iterates over its items.
+
+    Attributes:
+        items: Records (or jobs, runs, messages), in order.
+        next: The cursor for ``after``, or None at the end. A string without
+            meaning; good for the same query, also after writes.
+    """
+
+    items: Sequence[Any]
+    next: str | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)

@@ -1,0 +1,1 @@
+"""The in-process backend of oqron: both planes in memory."""

@@ -1,0 +1,1 @@
+"""The PostgreSQL backend of oqron: the durable plane in three tables."""

@@ -1,0 +1,1 @@
+"""The Redis backend of oqron: both planes on Redis or Valkey."""
