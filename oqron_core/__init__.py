@@ -1,1 +1,116 @@
-"""Storage for job systems, in two planes."""
+"""
+Storage for job systems, in two planes.
+
+The hot plane is speed and coordination; the durable plane is truth and history.
+`open_storage` composes two backends into a mode; the services of `Storage` are
+what people call.
+"""
+
+from __future__ import annotations
+
+from oqron_core.config import Mode, Settings, load_settings
+from oqron_core.exceptions import (
+    BackendNotFoundError,
+    CapabilityError,
+    ClosedError,
+    ConfigError,
+    ConflictError,
+    ContractMismatchError,
+    CorruptRecordError,
+    DuplicateBackendError,
+    InvalidValueError,
+    LeaseLostError,
+    OqronError,
+    PluginError,
+    SchemaError,
+    StorageError,
+    TimedOutError,
+    UnavailableError,
+)
+from oqron_core.hookspecs import Backend, hookimpl
+from oqron_core.models import Backoff, Control, Job, JobSpec, JobStatus, Message, Run, RunStatus
+from oqron_core.planes import (
+    CONTRACT_VERSION,
+    MISSING,
+    Capabilities,
+    Decision,
+    Delete,
+    DurablePlane,
+    Entry,
+    FixedWindow,
+    HotPlane,
+    Insert,
+    Lease,
+    Page,
+    Patch,
+    Put,
+    Query,
+    Record,
+    Scope,
+    SlidingWindow,
+    TokenBucket,
+)
+from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.recorder import RunHandle
+from oqron_core.storage import Storage, open_storage
+from oqron_core.taxonomy import RecordKind, Table, classify_namespace, table_for_kind
+
+
+__all__ = [
+    "CONTRACT_VERSION",
+    "MISSING",
+    "Backend",
+    "BackendNotFoundError",
+    "Backoff",
+    "Capabilities",
+    "CapabilityError",
+    "Claim",
+    "ClosedError",
+    "ConfigError",
+    "ConflictError",
+    "ContractMismatchError",
+    "Control",
+    "CorruptRecordError",
+    "Decision",
+    "Delete",
+    "DuplicateBackendError",
+    "DurablePlane",
+    "Entry",
+    "FixedWindow",
+    "HotPlane",
+    "Insert",
+    "InvalidValueError",
+    "Job",
+    "JobSpec",
+    "JobStatus",
+    "Lease",
+    "LeaseLostError",
+    "Message",
+    "Mode",
+    "OqronError",
+    "Page",
+    "Patch",
+    "PluginError",
+    "Put",
+    "Query",
+    "Record",
+    "RecordKind",
+    "Run",
+    "RunHandle",
+    "RunStatus",
+    "SchemaError",
+    "Scope",
+    "Settings",
+    "SlidingWindow",
+    "Storage",
+    "StorageError",
+    "Table",
+    "TimedOutError",
+    "TokenBucket",
+    "UnavailableError",
+    "classify_namespace",
+    "hookimpl",
+    "load_settings",
+    "open_storage",
+    "table_for_kind",
+]

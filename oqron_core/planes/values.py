@@ -339,6 +339,17 @@ class Record:
             return encode(found, name, max_bytes=None)
         return encode(self.value.get(name), name, max_bytes=None)
 
+    def raw_fields(self) -> dict[str, Any]:
+        """
+        Give the top-level fields in a fresh dict, to be written again.
+
+        Lists and objects may still be `Json`: what is passed on need not be
+        decoded.
+        """
+        if self._value is None and isinstance(self._raw, Mapping):
+            return dict(self._raw)
+        return dict(self.value)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
             return NotImplemented

@@ -1,0 +1,173 @@
+"""
+The one way to run every check: ``nox -s NAME``, with arguments after ``--``.
+
+Sessions test what users install: wheels are built of all four distributions, the
+checkout is off the path, and nothing is taken from it but the tests. ``nox -l`` lists
+the sessions, ``nox`` alone runs the quick ones. Programs of other Pythons are used
+where they are found; nothing is downloaded but packages.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+
+from pathlib import Path
+
+import nox
+
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.download_python = "never"
+nox.options.error_on_external_run = True
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = ["lint", "typing", "tests", "docs"]
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+PLUGINS = sorted((ROOT / "plugins").iterdir())
+PACKAGES = ["oqron_core", *(f"{p.relative_to(ROOT)}/{p.name.replace('-', '_')}" for p in PLUGINS)]
+
+DEFAULT = platform.python_version().rpartition(".")[0]
+PYTHONS = sorted({*nox.project.python_versions(PROJECT), DEFAULT}, key=lambda v: int(v[2:]))
+
+# What says the same on every Python in full, and what is worth a run on each.
+QUICK = ["tests/core", "tests/contract", "tests/memory", "tests/modes"]
+
+
+def _find_pythons() -> None:
+    """
+    Put pyenv's Pythons on the PATH.
+
+    Its shims are there for all of them, but only run those that are switched on.
+    """
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for wanted in PYTHONS:
+        program = shutil.which(f"python{wanted}")
+        if program and subprocess.run([program, "-V"], capture_output=True, check=False).returncode:
+            for found in versions.glob(f"{wanted}.*/bin"):
+                os.environ["PATH"] = f"{found}{os.pathsep}{os.environ['PATH']}"
+
+
+_find_pythons()
+
+
+def group(*names: str) -> list[str]:
+    """Give the requirements of dependency groups."""
+    return list(nox.project.dependency_groups(PROJECT, *names))
+
+
+def tools(*names: str) -> list[str]:
+    """Give the requirements of groups whose versions decide what they find."""
+    return ["-c", "constraints.txt", *group(*names)]
+
+
+def install_wheels(session: nox.Session, *requirements: str) -> None:
+    """Build all four distributions and install them with *requirements*."""
+    folder = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    places = [".", *(str(p.relative_to(ROOT)) for p in PLUGINS)]
+    session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), *places)
+    wheels = sorted(str(path) for path in folder.glob("*.whl"))
+    extras = [f"{path}[cli,testing]" if "oqron_core" in path else path for path in wheels]
+    session.install(*extras, *requirements)
+    # A session that is used again has the same version already, of older code.
+    session.install("--force-reinstall", "--no-deps", *wheels)
+    # Without this, `python -m` puts the checkout before the wheels.
+    session.env["PYTHONSAFEPATH"] = "1"
+    session.env["OQRON_TEST_INSTALLED"] = "1"
+    session.env["OQRON_TEST_REQUIRE_SERVERS"] = "1"
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Work a sample of jobs in memory mode, and show what a person would look at."""
+    install_wheels(session)
+    session.run("oqron", "demo", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Test: everything on the Python that runs nox, the core and memory on the others."""
+    install_wheels(session, *group("test"))
+    chosen = [] if session.python == DEFAULT else [path for path in QUICK if Path(path).exists()]
+    session.run("pytest", *(session.posargs or chosen))
+
+
+@nox.session
+def minimums(session: nox.Session) -> None:
+    """Test the core and memory with the oldest dependencies that are allowed."""
+    floors = Path(session.create_tmp()) / "floors.txt"
+    project = PROJECT["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["cli"]
+    for plugin in PLUGINS:
+        metadata = nox.project.load_toml(plugin / "pyproject.toml")
+        wanted += metadata["project"]["dependencies"]
+    pins = [line.replace(">=", "==") for line in wanted if not line.startswith("oqron")]
+    floors.write_text("\n".join(line.split("[")[0] + line.split("]")[-1] for line in pins))
+    install_wheels(session, "-c", str(floors), *group("test"))
+    session.run("pytest", *(session.posargs or QUICK))
+
+
+@nox.session
+def contract(session: nox.Session) -> None:
+    """Run the conformance kit on every backend; ``-- --oqron-report=FILE`` writes JSON."""
+    install_wheels(session, *group("test"))
+    session.run("pytest", "tests/contract", *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Run everything and show the lines that no test reaches."""
+    install_wheels(session, *group("test"))
+    session.env["COVERAGE_FILE"] = str(Path(session.create_tmp()) / "coverage")
+    # Not as a plugin of pytest: the kit is one, and is imported before it would start.
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "-q")
+    session.run("coverage", "report")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check the rules, the form and the spelling; ``-- --fix`` mends what it can."""
+    session.install(*tools("lint"))
+    fix = "--fix" in session.posargs
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("codespell")
+    session.run("towncrier", "build", "--draft", "--version", "next", silent=True)
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Check the types with mypy and pyright, and that the public ones are complete."""
+    install_wheels(session, *tools("typing", "test"))
+    session.run("mypy", *(session.posargs or [*PACKAGES, "noxfile.py", "tests/typing"]))
+    session.run("pyright", *session.posargs)
+    if not session.posargs:
+        session.run("pyright", "--verifytypes", "oqron_core", "--ignoreexternal")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a warning is an error."""
+    install_wheels(session, *tools("docs"))
+    output = session.posargs or ["docs/_build/html"]
+    session.run("sphinx-build", "-n", "-W", "--keep-going", "-q", "docs", *output)
+
+
+@nox.session
+def packaging(session: nox.Session) -> None:
+    """Build every distribution, and import each from its wheel with the checkout away."""
+    install_wheels(session, *group("test"))
+    session.run("pytest", "tests/packaging", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure, beside the raw drivers; arguments go to the bench."""
+    install_wheels(session, *group("test"))
+    session.run("python", "bench", *session.posargs)

@@ -1,0 +1,666 @@
+"""
+The blocking twins of the services. Written by ``python -m oqron_core._syncgen``.
+
+Every class here serves the same calls as the service it is named after, with the
+same arguments, results and errors; see `oqron_core.sync` for how to get them.
+"""
+
+# Written by a program: change the services, then run it again.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from oqron_core._portal import Portal
+from oqron_core.models import Backoff, Control, Job, Run
+from oqron_core.planes.values import Order, Page
+from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.recorder import RunHandle
+from oqron_core.services.controls import Controls
+from oqron_core.services.dead_letters import DeadLetters
+from oqron_core.services.jobs import Jobs
+from oqron_core.services.maintenance import Maintenance, Report
+from oqron_core.services.runs import Runs
+
+
+__all__ = [
+    "SyncControls",
+    "SyncDeadLetters",
+    "SyncJobs",
+    "SyncMaintenance",
+    "SyncRuns",
+]
+
+
+class SyncControls:
+    """Pause state, durable and versioned; the source of truth of any board."""
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Controls) -> None:
+        self._portal = portal
+        self._service = service
+
+    def pause_queue(self, queue: str, *, reason: str | None = None) -> Control:
+        """Pause a queue; see `Jobs.pause`."""
+        return self._portal.call(self._service.pause_queue, queue, reason=reason)
+
+    def resume_queue(self, queue: str) -> Control:
+        """Resume a queue; see `Jobs.resume`."""
+        return self._portal.call(self._service.resume_queue, queue)
+
+    def get_queue(self, queue: str) -> Control | None:
+        """Read the state of a queue; None where it was never paused."""
+        return self._portal.call(self._service.get_queue, queue)
+
+    def queues(self, *, limit: int = 50, after: str | None = None) -> Page:
+        """Read the control records of queues, by name."""
+        return self._portal.call(self._service.queues, limit=limit, after=after)
+
+
+class SyncDeadLetters:
+    """
+    Jobs that ended as failed, kept for people to decide.
+
+    A dead letter is a `Job` with ``dead_at``, ``reason`` and ``error``. Where an
+    id died, was added anew and died again, the later one is kept.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: DeadLetters) -> None:
+        self._portal = portal
+        self._service = service
+
+    def get(self, queue: str, id: str) -> Job | None:
+        """Read a dead letter; None where there is none."""
+        return self._portal.call(self._service.get, queue, id)
+
+    def query(self, queue: str, *, limit: int = 50, after: str | None = None) -> Page:
+        """
+        Read the dead letters of a queue, in the order of their ids.
+
+        Args:
+            queue: The queue.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+        """
+        return self._portal.call(self._service.query, queue, limit=limit, after=after)
+
+    def counts(self) -> dict[str, int]:
+        """Count the dead letters of each queue that has some."""
+        return self._portal.call(self._service.counts)
+
+    def requeue(self, queue: str, id: str) -> Job | None:
+        """
+        Make a dead letter a job again, with fresh attempts, in one atomic write.
+
+        Returns:
+            The job, or None where there is no such dead letter (any more): of two
+            callers one gets the job.
+
+        Raises:
+            ConflictError: The queue has a job of that id again.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.requeue, queue, id)
+
+    def delete(self, queue: str, id: str) -> bool:
+        """Throw a dead letter away; False where there is none."""
+        return self._portal.call(self._service.delete, queue, id)
+
+
+class SyncJobs:
+    """
+    Work orders. A job is durable before `add` returns.
+
+    An id is taken as long as its job is there: until retention removes a job
+    that has ended, or until it becomes a dead letter. Adding a taken id changes
+    nothing and gives the job that is there, with ``duplicate`` set.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Jobs) -> None:
+        self._portal = portal
+        self._service = service
+
+    def add(
+        self,
+        queue: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        delay: float | None = None,
+        run_at: int | None = None,
+        priority: int = 0,
+        max_attempts: int = 3,
+        backoff: Backoff | None = None,
+        tags: Sequence[str] = (),
+        correlation_id: str | None = None,
+    ) -> Job:
+        """
+        Add one job: durable first, then claimable.
+
+        Calls that run at the same time share their round trips. Where the hot
+        plane does not answer the job is safe all the same; ``published`` is then
+        False and maintenance makes it claimable.
+
+        Args:
+            queue: The queue, 1 to 255 characters.
+            data: The payload: anything portable.
+            id: The id; None makes a UUIDv7.
+            delay: Seconds until it may be claimed; 0 and None mean at once.
+            run_at: The same as an instant in milliseconds since the epoch; not
+                together with *delay*.
+            priority: Lower is sooner; 32 bits.
+            max_attempts: 1 to 1,000. 1 means at most once, more at least once.
+            backoff: The delay between attempts; None for one second, doubled
+                each time, at most 300.
+            tags: Labels.
+            correlation_id: What it belongs to.
+
+        Returns:
+            The job; with ``duplicate`` set, the one that had the id before.
+
+        Raises:
+            InvalidValueError: An argument is not legal; nothing was written.
+            UnavailableError: The durable plane did not answer. Adding again with
+                the same *id* is safe.
+        """
+        return self._portal.call(
+            self._service.add,
+            queue,
+            data,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            priority=priority,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            tags=tags,
+            correlation_id=correlation_id,
+        )
+
+    def add_many(
+        self,
+        queue: str,
+        jobs: Iterable[Any],
+        *,
+        delay: float | None = None,
+        run_at: int | None = None,
+        priority: int = 0,
+        max_attempts: int = 3,
+        backoff: Backoff | None = None,
+        tags: Sequence[str] = (),
+        correlation_id: str | None = None,
+    ) -> list[Job]:
+        """
+        Add any number of jobs in large batches.
+
+        All are checked before the first is written. The batch is not atomic: if
+        the durable plane fails in the middle, the part before it is added, and
+        adding again is safe for jobs with an id.
+
+        Args:
+            queue: The queue.
+            jobs: Payloads, or `JobSpec` where one differs from the batch.
+            delay: The default for the batch, as are the following: see `add`.
+            run_at: See `add`.
+            priority: See `add`.
+            max_attempts: See `add`.
+            backoff: See `add`.
+            tags: See `add`.
+            correlation_id: See `add`.
+
+        Returns:
+            The jobs, in order; an id that was taken, or stands twice in the
+            batch, gives a ``duplicate``.
+
+        Raises:
+            InvalidValueError: An argument is not legal; nothing was written.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(
+            self._service.add_many,
+            queue,
+            jobs,
+            delay=delay,
+            run_at=run_at,
+            priority=priority,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            tags=tags,
+            correlation_id=correlation_id,
+        )
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 1,
+        lease_for: float = 30.0,
+        worker: str | None = None,
+        wait: float = 0.0,
+        order: Order = "fifo",
+    ) -> list[Claim]:
+        """
+        Claim up to *limit* jobs under leases, lower priority number first.
+
+        Each job was confirmed by the durable plane and counts one attempt more;
+        its run has started. Jobs whose lease lapsed come again, with a larger
+        token. A caller that is cancelled loses nothing.
+
+        Args:
+            queue: The queue.
+            limit: At most this many; 0 gives none.
+            lease_for: Seconds until the leases lapse unless renewed; >= 0.05.
+            worker: Who asks, for people; None for a name of this storage.
+            wait: Seconds to wait for a job where there is none; 0 for not at all.
+            order: ``lifo`` for the youngest of a priority first.
+
+        Returns:
+            Claims in the order of the queue; empty where there was none.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: A plane did not answer; nothing runs.
+        """
+        return self._portal.call(
+            self._service.claim,
+            queue,
+            limit=limit,
+            lease_for=lease_for,
+            worker=worker,
+            wait=wait,
+            order=order,
+        )
+
+    def renew(self, claims: Sequence[Claim], *, lease_for: float = 30.0) -> list[bool]:
+        """
+        Let the leases last *lease_for* seconds from now.
+
+        Renew at a third of the lease or faster; `keep` does it for you.
+
+        Returns:
+            For each claim, True, or False where the lease is lost.
+
+        Raises:
+            InvalidValueError: *lease_for* is not legal.
+            UnavailableError: The hot plane did not answer; try again in time.
+        """
+        return self._portal.call(self._service.renew, claims, lease_for=lease_for)
+
+    def keep(
+        self,
+        claims: Sequence[Claim],
+        *,
+        lease_for: float = 30.0,
+        every: float | None = None,
+    ) -> AbstractContextManager[None]:
+        """
+        Renew the leases in the background while the context is open.
+
+        A renewal that fails is tried again; a claim whose lease is lost is
+        marked ``lost`` and not renewed any more, nor is one that is settled.
+
+        Args:
+            claims: The claims.
+            lease_for: Seconds, as claimed.
+            every: Seconds between renewals; None for a third of *lease_for*,
+                which is also the most.
+
+        Raises:
+            InvalidValueError: *every* is more than a third of *lease_for*.
+        """
+        return self._portal.hold(self._service.keep(claims, lease_for=lease_for, every=every))
+
+    def complete(self, claim: Claim, output: Any = None) -> None:
+        """
+        End the job as done. Repeating it with the same claim changes nothing.
+
+        While the durable plane does not answer, the result waits and the lease is
+        renewed; calls that run at the same time share their round trips.
+
+        Args:
+            claim: The claim.
+            output: What the handler gave. What cannot be stored never fails the
+                job: a marker takes its place and the run says so.
+
+        Raises:
+            LeaseLostError: Someone took over, or it was cancelled; nothing changed.
+            UnavailableError: The durable plane did not answer for as long as the
+                lease could be kept.
+        """
+        return self._portal.call(self._service.complete, claim, output)
+
+    def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        """
+        End many jobs in one batch.
+
+        Args:
+            pairs: Claims with their outputs.
+
+        Returns:
+            For each, True, or False where the lease is lost.
+
+        Raises:
+            UnavailableError: The durable plane did not answer; repeat the call.
+        """
+        return self._portal.call(self._service.complete_many, pairs)
+
+    def fail(
+        self,
+        claim: Claim,
+        error: object,
+        *,
+        retry_in: float | None = None,
+        retry: bool = True,
+    ) -> Job:
+        """
+        End the attempt as failed.
+
+        Where attempts are left the job is delayed for the next one; otherwise
+        it becomes a dead letter, in one atomic write.
+
+        Args:
+            claim: The claim.
+            error: An exception, or a text; made portable.
+            retry_in: Seconds until the next attempt; 0 for at once, None for what
+                the job's backoff says.
+            retry: False makes it a dead letter at once.
+
+        Returns:
+            The job as it is now, or the dead letter.
+
+        Raises:
+            InvalidValueError: *retry_in* is not legal; the claim is still yours.
+            LeaseLostError: Someone took over, or it was cancelled; nothing changed.
+            UnavailableError: The durable plane did not answer for as long as the
+                lease could be kept.
+        """
+        return self._portal.call(self._service.fail, claim, error, retry_in=retry_in, retry=retry)
+
+    def release(self, claim: Claim, *, delay: float = 0.0) -> None:
+        """
+        Give the job back; the attempt does not count. For shutdowns and limits.
+
+        Args:
+            claim: The claim.
+            delay: Seconds until it may be claimed again.
+
+        Raises:
+            InvalidValueError: *delay* is not legal.
+            LeaseLostError: Someone took over, or it was cancelled; nothing changed.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.release, claim, delay=delay)
+
+    def get(self, queue: str, id: str) -> Job | None:
+        """Read a job; None where there is none. Dead letters are elsewhere."""
+        return self._portal.call(self._service.get, queue, id)
+
+    def cancel(self, queue: str, id: str) -> bool:
+        """
+        Call a job off, whatever it is doing. Idempotent.
+
+        The record is cancelled at once. A worker that has the job is told, and
+        whatever it reports afterwards is refused; the job never runs again.
+
+        Returns:
+            True if the job is cancelled now, also if it was before; False where
+            there is no such job, or it has ended otherwise.
+
+        Raises:
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.cancel, queue, id)
+
+    def query(
+        self,
+        queue: str,
+        *,
+        status: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page:
+        """
+        Read jobs of a queue, in the order of their ids.
+
+        Ids that were made here sort by the time of adding.
+
+        Args:
+            queue: The queue.
+            status: Only these: see `JobStatus`; None for all.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+        """
+        return self._portal.call(
+            self._service.query, queue, status=status, limit=limit, after=after
+        )
+
+    def counts(self, queue: str) -> dict[str, int]:
+        """
+        Count the jobs of a queue by status, as the durable plane has them.
+
+        Every status is there, also with 0. A job whose delay is over stays
+        ``delayed`` until it is claimed.
+        """
+        return self._portal.call(self._service.counts, queue)
+
+    def pause(self, queue: str, *, reason: str | None = None) -> Control:
+        """
+        Stop claims of a queue. After this returned nothing is handed out.
+
+        Jobs can still be added, and what is being worked on goes on. The state
+        is durable: it survives restarts and the loss of the hot plane.
+
+        Raises:
+            UnavailableError: A plane did not answer. If only the hot one did not,
+                the pause is recorded and comes into force with maintenance.
+        """
+        return self._portal.call(self._service.pause, queue, reason=reason)
+
+    def resume(self, queue: str) -> Control:
+        """Allow claims of a queue again; otherwise as `pause`."""
+        return self._portal.call(self._service.resume, queue)
+
+
+class SyncMaintenance:
+    """Repairs, each idempotent and safe while workers run."""
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Maintenance) -> None:
+        self._portal = portal
+        self._service = service
+
+    def reap(self) -> int:
+        """
+        Return lapsed leases to their queues, and bury jobs without attempts left.
+
+        `Jobs.claim` does the same for its own queue; this is for queues that
+        nobody claims from.
+
+        Returns:
+            How many leases had lapsed.
+        """
+        return self._portal.call(self._service.reap)
+
+    def reconcile(self) -> int:
+        """
+        Publish durable jobs that the broker does not know; carry over pauses.
+
+        Returns:
+            How many jobs were put back.
+        """
+        return self._portal.call(self._service.reconcile)
+
+    def rebuild_hot(self) -> int:
+        """
+        Build the hot plane anew from the durable one.
+
+        Puts back every job with its priority and remaining delay, the leases of
+        jobs in flight with their tokens, and the pauses. What is there already is
+        left alone.
+
+        Returns:
+            How many jobs were put back.
+        """
+        return self._portal.call(self._service.rebuild_hot)
+
+    def close_stale_runs(self) -> int:
+        """
+        Close runs whose worker is gone as failed, *worker lost*.
+
+        Returns:
+            How many runs were closed.
+        """
+        return self._portal.call(self._service.close_stale_runs)
+
+    def prune(self) -> int:
+        """
+        Delete records whose retention is over, in bounded steps.
+
+        Never touches what is waiting or active: such records have no expiry.
+
+        Returns:
+            How many records were deleted.
+        """
+        return self._portal.call(self._service.prune)
+
+    def run_once(self) -> Report:
+        """Do one pass of everything, without asking who leads."""
+        return self._portal.call(self._service.run_once)
+
+    def run_forever(self) -> None:
+        """
+        Do a pass every few seconds for as long as this storage leads its scope.
+
+        Any number of processes may call it: one leads, the others stand by. A
+        plane that does not answer is waited for. Ends by being cancelled, or with
+        the storage.
+        """
+        return self._portal.call(self._service.run_forever)
+
+
+class SyncRuns:
+    """
+    Run history: written behind the work, never in its way.
+
+    Starting, logging and finishing are calls in memory; a background writer
+    carries them to the planes within moments. `flush` waits for it.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Runs) -> None:
+        self._portal = portal
+        self._service = service
+
+    def start(
+        self,
+        name: str,
+        *,
+        module: str = "worker",
+        trigger: str = "manual",
+        input: Any = None,
+        worker: str | None = None,
+    ) -> RunHandle:
+        """
+        Start a run that has no job, such as a cron tick.
+
+        Args:
+            name: The definition, 1 to 255 characters.
+            module: ``cron``, ``schedule``, ``queue``, ``worker``, ``webhook`` or
+                ``topic``.
+            trigger: What started it.
+            input: What it is given: anything portable.
+            worker: Who runs it; None for a name of this storage.
+
+        Returns:
+            The handle; end it with ``finish`` or ``fail``.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+        """
+        return self._portal.call(
+            self._service.start, name, module=module, trigger=trigger, input=input, worker=worker
+        )
+
+    def get(self, id: str) -> Run | None:
+        """
+        Read a run: the durable row, overlaid with what is live.
+
+        Returns:
+            The run, or None where no plane knows it.
+
+        Raises:
+            UnavailableError: The durable plane did not answer. Where only the hot
+                one does not, the row is given as history has it.
+        """
+        return self._portal.call(self._service.get, id)
+
+    def query(
+        self,
+        *,
+        status: str | None = None,
+        name: str | None = None,
+        module: str | None = None,
+        since: int | None = None,
+        job_id: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page:
+        """
+        Read runs from history, those that started last in front.
+
+        What this storage has finished is written first; what is running appears
+        within a second of its start, overlaid with what is live.
+
+        Args:
+            status: Only these: see `RunStatus`.
+            name: Only runs of this definition or queue.
+            module: Only runs of this module.
+            since: Only runs that started at or after this instant.
+            job_id: Only the runs of this job.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(
+            self._service.query,
+            status=status,
+            name=name,
+            module=module,
+            since=since,
+            job_id=job_id,
+            limit=limit,
+            after=after,
+        )
+
+    def active(self, *, limit: int = 1000) -> list[Run]:
+        """
+        Read what is running now, from the live overlay.
+
+        Raises:
+            UnavailableError: The hot plane did not answer.
+        """
+        return self._portal.call(self._service.active, limit=limit)
+
+    def flush(self) -> None:
+        """
+        Return when every run that has ended here is durable.
+
+        Raises:
+            UnavailableError: The durable plane did not answer; all stays queued.
+        """
+        return self._portal.call(self._service.flush)

@@ -1,0 +1,88 @@
+"""A claimed job in the hands of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from typing import Any, final
+
+from oqron_core.models._wire import structure
+from oqron_core.models.job import Job
+from oqron_core.models.records import Message
+from oqron_core.planes.values import Lease, Record
+from oqron_core.protocol.recorder import RunHandle
+
+
+__all__ = ["Claim"]
+
+
+@final
+class Claim:
+    """
+    A job, the lease that allows to work on it, and the run that records it.
+
+    Attributes:
+        lease: The lease; its token guards every write.
+        run: The run of this attempt: ``log`` and ``progress`` are plain calls.
+        attempt: Which attempt this is, from 1.
+        message: The message, where this is a delivery of a topic; else None.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cancel_event",
+        "_job",
+        "attempt",
+        "cancelled",
+        "lease",
+        "lost",
+        "message",
+        "record",
+        "run",
+        "settled",
+    )
+
+    def __init__(self, record: Record, lease: Lease, run: RunHandle, attempt: int) -> None:
+        self.record = record
+        self.lease = lease
+        self.run = run
+        self.attempt = attempt
+        self.message: Message | None = None
+        self.cancelled = False
+        """Whether someone called the job off; known as soon as the signal arrives."""
+        self.lost = False
+        """Whether a renewal found that the lease is lost."""
+        self.settled = False
+        """Whether it was completed, failed or released."""
+        self._job: Job | None = None
+        self._cancel_event: asyncio.Event | None = None
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed, built when it is first asked for."""
+        job = self._job
+        if job is None:
+            job = self._job = structure(Job, self.record.value)
+        return job
+
+    @property
+    def data(self) -> Any:
+        """The payload."""
+        return self.job.data
+
+    async def wait_cancelled(self) -> None:
+        """Return when someone has called the job off."""
+        if self.cancelled:
+            return
+        if self._cancel_event is None:
+            self._cancel_event = asyncio.Event()
+        await self._cancel_event.wait()
+
+    def set_cancelled(self) -> None:
+        """Mark it as called off, and wake who waits for that."""
+        self.cancelled = True
+        if self._cancel_event is not None:
+            self._cancel_event.set()
+
+    def __repr__(self) -> str:
+        return f"Claim({self.lease.queue!r}, {self.lease.id!r}, token={self.lease.token})"

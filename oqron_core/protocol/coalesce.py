@@ -1,0 +1,84 @@
+"""Group commit: concurrent single calls share a round trip."""
+
+from __future__ import annotations
+
+import asyncio
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+
+__all__ = ["Coalescer"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Coalescer(Generic[T, R]):
+    """
+    Collects items while a flush is in flight and sends them with the next one.
+
+    There is no timer: an item that finds no flush in flight is sent on the next
+    turn of the loop, together with what was submitted in the same turn. Each
+    caller still waits for the flush that carried its own item, and a caller that
+    is cancelled takes nobody else's flush down.
+
+    Args:
+        flush: Sends a batch, gives one result per item, in order. What it raises
+            is raised to every caller of that batch.
+        max_batch: The largest batch.
+    """
+
+    __slots__ = ("_flush", "_max_batch", "_pending", "_task")
+
+    def __init__(
+        self, flush: Callable[[list[T]], Awaitable[Sequence[R]]], *, max_batch: int = 1000
+    ) -> None:
+        self._flush = flush
+        self._max_batch = max_batch
+        self._pending: list[tuple[T, asyncio.Future[R]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, item: T) -> asyncio.Future[R]:
+        """Add one item; the future gives its result."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._pending.append((item, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="oqron-flush")
+        return future
+
+    async def drain(self) -> None:
+        """Return when everything submitted so far has been answered."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                batch = self._pending[: self._max_batch]
+                del self._pending[: self._max_batch]
+                await self._send(batch)
+        finally:
+            self._task = None
+            for _, future in self._pending:
+                future.cancel()
+            self._pending.clear()
+
+    async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+        try:
+            results = await self._flush([item for item, _ in batch])
+        except BaseException as error:
+            # A cancelled flush leaves the outcome unknown to its callers.
+            for _, future in batch:
+                if future.done():
+                    continue
+                if isinstance(error, asyncio.CancelledError):
+                    future.cancel()
+                else:
+                    future.set_exception(error)
+            if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
+                raise
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)

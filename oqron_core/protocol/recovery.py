@@ -1,0 +1,315 @@
+"""
+What repairs a crash between two steps, and the loss of the hot plane.
+
+Everything here is idempotent and safe while workers run: it only ever adds to
+the broker what the durable plane says should be there, and the claimer confirms
+every id with the durable plane anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from collections.abc import Sequence
+from typing import Final
+
+from oqron_core.exceptions import StorageError
+from oqron_core.planes.values import Entry, Lease, Query, Record
+from oqron_core.protocol.orders import OPEN, Orders, close_run
+from oqron_core.protocol.pauses import QUEUE, queue_control
+from oqron_core.protocol.session import Session
+from oqron_core.protocol.transitions import JOB
+from oqron_core.taxonomy import RecordKind
+
+
+__all__ = ["EPOCH", "Recovery"]
+
+log = logging.getLogger("oqron.maintenance")
+
+EPOCH: Final = "oqron:epoch:hot"
+"""The counter that is there as long as the hot plane was not lost."""
+_REBUILD_LOCK: Final = "oqron:lock:rebuild"
+_SWEEP_EVERY: Final = 10
+_ORPHANS: Final = "\0orphans"
+"""The place of the orphans' cursor among those of queues; no queue has a NUL."""
+
+
+class Recovery:
+    """
+    The passes of maintenance, each bounded by a batch size.
+
+    Args:
+        session: The session.
+        orders: The steps of jobs.
+    """
+
+    def __init__(self, session: Session, orders: Orders) -> None:
+        self._session = session
+        self._orders = orders
+        self._cursors: dict[str, str] = {}
+        self._passes = 0
+
+    async def queues(self) -> list[str]:
+        """Name the queues that have jobs in the durable plane, sorted."""
+        counts: dict[str, int] = await self._session.durable.count(
+            Query(kind=RecordKind.JOB), by="namespace"
+        )
+        return sorted(name[len(JOB) :] for name in counts if name.startswith(JOB))
+
+    # --- reap ---
+
+    async def reap(self, *, batch: int) -> int:
+        """Return every lapsed lease, queue by queue, until none is left."""
+        broker = self._session.hot.broker
+        total = 0
+        for queue in await broker.queues():
+            while True:
+                ids = await broker.reap(queue, limit=batch)
+                total += len(ids)
+                if ids:
+                    await self._bury_spent(queue, ids)
+                if len(ids) < batch:
+                    break
+        return total
+
+    async def _bury_spent(self, queue: str, ids: Sequence[str]) -> None:
+        """Make dead letters of lapsed jobs without attempts, also where nobody claims."""
+        session = self._session
+        records = await session.durable.get(JOB + queue, ids)
+        now = await session.durable_time.now()
+        for record in records:
+            if (
+                record is not None
+                and record.field("status") == "active"
+                and record.field("attemptMade") >= record.field("maxAttempts")
+                and await self._orders.bury_lapsed(queue, record, now)
+            ):
+                await session.hot.broker.remove(queue, [record.id])
+
+    # --- reconcile ---
+
+    async def reconcile(self, *, batch: int) -> int:
+        """
+        Publish durable jobs that the broker does not know.
+
+        Where the counts of both planes agree nothing is read; every tenth pass
+        one page is looked at all the same, as two faults can hide each other.
+        """
+        self._passes += 1
+        sweep = self._passes % _SWEEP_EVERY == 0
+        total = 0
+        await self._align_pauses()
+        for queue in await self.queues():
+            if await self._agrees(queue):
+                if sweep:
+                    total += await self._sweep_page(queue, batch)
+            else:
+                total += await self._restore_queue(queue, batch)
+        return total
+
+    async def _agrees(self, queue: str) -> bool:
+        session = self._session
+        wanted = await session.durable.count(
+            Query(namespace=JOB + queue, where=[("status", "in", list(OPEN))])
+        )
+        counts = await session.hot.broker.counts(queue)
+        return bool(wanted == counts.ready + counts.delayed + counts.leased)
+
+    async def _sweep_page(self, queue: str, batch: int) -> int:
+        query = self._open_jobs(queue, batch, self._cursors.get(queue))
+        page = await self._session.durable.query(query)
+        if page.next is None:
+            self._cursors.pop(queue, None)
+        else:
+            self._cursors[queue] = page.next
+        return await self._restore(queue, page.items)
+
+    async def _restore_queue(self, queue: str, batch: int) -> int:
+        total = 0
+        after: str | None = None
+        while True:
+            page = await self._session.durable.query(self._open_jobs(queue, batch, after))
+            total += await self._restore(queue, page.items)
+            after = page.next
+            if after is None:
+                return total
+
+    def _open_jobs(self, queue: str, batch: int, after: str | None) -> Query:
+        return Query(
+            namespace=JOB + queue,
+            where=[("status", "in", list(OPEN))],
+            limit=min(batch, 10_000),
+            after=after,
+            fields=("status", "priority", "runAt", "leaseToken", "leaseMs", "workerId",
+                    "attemptMade"),
+        )
+
+    async def _restore(self, queue: str, records: Sequence[Record]) -> int:
+        """Put back what is missing: the waiting as entries, the active as leases."""
+        if not records:
+            return 0
+        session = self._session
+        broker = session.hot.broker
+        known = await broker.contains(queue, [record.id for record in records])
+        missing = [r for r, there in zip(records, known, strict=True) if not there]
+        if not missing:
+            return 0
+        hot_now = await session.hot_time.now()
+        skew = hot_now - await session.durable_time.now()
+        entries: list[Entry] = []
+        leases: list[Lease] = []
+        for record in missing:
+            if record.field("status") == "active":
+                leases.append(_lease(queue, record, hot_now))
+            else:
+                run_at = record.field("runAt")
+                due = run_at + skew if isinstance(run_at, int) else None
+                priority = record.field("priority")
+                entries.append(Entry(record.id, priority, due))
+        if entries:
+            await broker.publish(queue, entries)
+        if leases:
+            await broker.restore(queue, leases)
+        return len(missing)
+
+    async def _align_pauses(self) -> int:
+        """Carry the pause state of the control records over to the broker."""
+        session = self._session
+        broker = session.hot.broker
+        changed = 0
+        after: str | None = None
+        names: set[str] = set(await broker.queues())
+        while True:
+            query = Query(namespace=QUEUE, limit=1000, after=after, fields=("paused",))
+            page = await session.durable.query(query)
+            names.update(record.id for record in page.items if record.field("paused"))
+            after = page.next
+            if after is None:
+                break
+        for name in sorted(names):
+            # The flag is read before the record: a pause that is under way has
+            # written its record first, and is seen.
+            flagged = (await broker.counts(name)).paused
+            control = await queue_control(session, name)
+            wanted = control is not None and control.paused
+            if wanted and not flagged:
+                await broker.pause(name)
+                changed += 1
+            elif flagged and not wanted:
+                await broker.resume(name)
+                changed += 1
+                control = await queue_control(session, name)
+                if control is not None and control.paused:
+                    await broker.pause(name)
+        return changed
+
+    # --- rebuild ---
+
+    async def rebuild(self, *, batch: int) -> int:
+        """Build the hot plane anew from the durable one: pauses, jobs, leases."""
+        await self._align_pauses()
+        total = 0
+        for queue in await self.queues():
+            total += await self._restore_queue(queue, batch)
+        await self._session.hot.counters.increment(EPOCH)
+        return total
+
+    async def is_lost(self) -> bool:
+        """Say whether the hot plane was lost since it was last built."""
+        return await self._session.hot.counters.get(EPOCH) is None
+
+    async def rebuild_if_lost(self, *, batch: int) -> int | None:
+        """Rebuild where the epoch is missing; None where it is there."""
+        if not await self.is_lost():
+            return None
+        locks = self._session.hot.locks
+        lease = await locks.acquire(_REBUILD_LOCK, owner=self._session.worker, lease_for=60.0)
+        if lease is None:
+            return None  # someone else is at it
+        try:
+            total = await self.rebuild(batch=batch)
+            if total:
+                log.warning("the hot plane was lost; %d jobs were put back", total)
+            return total
+        finally:
+            try:
+                await locks.release(lease)
+            except StorageError as error:
+                log.debug("the rebuild lock will lapse: %s", error)
+
+    # --- runs that nobody closes ---
+
+    async def close_stale_runs(self, *, older_than: float, batch: int) -> int:
+        """Flush live runs whose worker is gone as failed, *worker lost*."""
+        session = self._session
+        live = session.hot.live
+        total = 0
+        for run_id in await live.stale(older_than=older_than, limit=batch):
+            handle = session.recorder.handle(run_id)
+            if handle is not None and not handle.ended:
+                continue  # mine, and alive: the writer was slow
+            now = await session.durable_time.now()
+            if await close_run(session, run_id, None, "failed", "worker lost", now):
+                total += 1
+        return total
+
+    async def close_orphans(self, *, older_than: float, batch: int) -> int:
+        """
+        Close history rows that run on, though no worker shows them as alive.
+
+        One page per pass, the next one where the last ended: a living run gives
+        a sign of life more often than *older_than*, also after the hot plane was
+        lost.
+        """
+        session = self._session
+        now = await session.durable_time.now()
+        limit = now - round(older_than * 1000)
+        query = Query(
+            kind=RecordKind.RUN,
+            where=[("status", "=", "running"), ("startedAt", "<", limit)],
+            order_by=[("startedAt", "desc")],
+            limit=min(batch, 10_000),
+            after=self._cursors.get(_ORPHANS),
+            fields=("status",),
+        )
+        page = await session.durable.query(query)
+        if page.next is None:
+            self._cursors.pop(_ORPHANS, None)
+        else:
+            self._cursors[_ORPHANS] = page.next
+        ids = [record.id for record in page.items if session.recorder.handle(record.id) is None]
+        total = 0
+        for run_id, live in zip(ids, await session.hot.live.get_many(ids), strict=True):
+            if live is None and await close_run(
+                session, run_id, None, "failed", "worker lost", now
+            ):
+                total += 1
+        return total
+
+    async def prune(self, *, batch: int) -> int:
+        """Delete what has expired, kind by kind, in bounded steps."""
+        session = self._session
+        total = 0
+        for kind in RecordKind:
+            now = await session.durable_time.now()
+            query = Query(kind=kind, where=[("expires_at", "<=", now)])
+            while True:
+                gone = await session.durable.prune(query, limit=batch)
+                total += gone
+                if gone < batch:
+                    break
+        return total
+
+
+def _lease(queue: str, record: Record, hot_now: int) -> Lease:
+    """Build the lease of a job in flight, with its token, for its full length."""
+    ms = record.field("leaseMs")
+    return Lease(
+        queue,
+        record.id,
+        record.field("workerId") or "unknown",
+        record.field("leaseToken") or 0,
+        hot_now + (ms if isinstance(ms, int) else 30_000),
+        max(1, record.field("attemptMade") or 1),
+        record.field("priority") or 0,
+    )

@@ -1,0 +1,265 @@
+"""What the protocol holds per storage: two planes, their clocks, shared flushes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from oqron_core._ids import uuid7
+from oqron_core.config import Settings
+from oqron_core.exceptions import ClosedError, ConflictError, StorageError, UnavailableError
+from oqron_core.planes.durable import DurablePlane
+from oqron_core.planes.hot import HotPlane
+from oqron_core.planes.values import Entry, Lease, Put, Write, WriteResult
+from oqron_core.protocol.coalesce import Coalescer
+from oqron_core.protocol.recorder import Recorder
+from oqron_core.protocol.servertime import ServerTime
+from oqron_core.protocol.transitions import SETTLE_FIELDS, shows
+
+
+__all__ = ["OWN_PREFIX", "Session"]
+
+log = logging.getLogger("oqron.protocol")
+
+OWN_PREFIX: Final = "oqron:"
+_TRIES: Final = 4
+_FIRST_PAUSE: Final = 0.02
+
+
+class Session:
+    """
+    One per storage; everything in the protocol works over it.
+
+    Attributes:
+        hot: The hot plane.
+        durable: The durable plane.
+        settings: The settings of the storage.
+        hot_time: The hot plane's clock.
+        durable_time: The durable plane's clock.
+        recorder: The run history.
+        worker: The default name of who claims here.
+        refused: How many writes were refused because a lease was lost.
+    """
+
+    def __init__(self, hot: HotPlane, durable: DurablePlane, settings: Settings) -> None:
+        self.hot = hot
+        self.durable = durable
+        self.settings = settings
+        self.hot_time = ServerTime(hot)
+        self.durable_time = ServerTime(durable)
+        self.worker = f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid7()[-12:]}"
+        self.refused = 0
+        self.recorder = Recorder(
+            hot,
+            durable,
+            settings.runs,
+            max_bytes=settings.max_value_bytes,
+            keep_for=settings.retention.runs_for,
+            now=self.durable_time.estimate,
+        )
+        self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many)
+        self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
+        self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def check_open(self) -> None:
+        """
+        Refuse use after closing.
+
+        Raises:
+            ClosedError: The storage was closed.
+        """
+        if self._closed:
+            raise ClosedError("the storage is closed; open a new one")  # noqa: EM101, TRY003 - one sentence
+
+    # --- durable writes ---
+
+    async def write_many(self, writes: Sequence[Write]) -> Sequence[WriteResult]:
+        """
+        Write a batch; where no answer came, again, and understand the second.
+
+        The results show the fields that settling needs, and no others.
+
+        Raises:
+            UnavailableError: No answer after several tries.
+        """
+        pause = _FIRST_PAUSE
+        for attempt in range(_TRIES):
+            try:
+                results = await self.durable.write(writes, returning=SETTLE_FIELDS)
+            except UnavailableError:
+                if attempt == _TRIES - 1 or self._closed:
+                    raise
+                await asyncio.sleep(pause)
+                pause *= 3
+                continue
+            if attempt:
+                for write, result in zip(writes, results, strict=True):
+                    if not result.applied and shows(write, result.record):
+                        result.applied = True
+            return results
+        raise AssertionError  # the loop returns or raises
+
+    async def write(self, write: Write) -> WriteResult:
+        """Write one, in a flush shared with whoever writes at the same time."""
+        return await self._writes.submit(write)
+
+    async def write_atomic(self, writes: Sequence[Write]) -> None:
+        """
+        Write all or none; where no answer came, again.
+
+        Raises:
+            ConflictError: A guard did not hold, and the records do not show that
+                the batch was done before.
+            UnavailableError: No answer after several tries.
+        """
+        pause = _FIRST_PAUSE
+        for attempt in range(_TRIES):
+            try:
+                await self.durable.write(writes, atomic=True, returning=())
+            except ConflictError:
+                if attempt and await self._was_done(writes):
+                    return
+                raise
+            except UnavailableError:
+                if attempt == _TRIES - 1 or self._closed:
+                    raise
+                await asyncio.sleep(pause)
+                pause *= 3
+            else:
+                return
+
+    async def _was_done(self, writes: Sequence[Write]) -> bool:
+        for write in writes:
+            found = (await self.durable.get(write.namespace, [write.id]))[0]
+            if isinstance(write, Put):
+                stamp = found is not None and found.field("deadAt") == write.value.get("deadAt")
+                if not stamp:
+                    return False
+            elif not shows(write, found):
+                return False
+        return True
+
+    # --- hot steps that follow a durable write ---
+
+    async def publish(self, queue: str, entry: Entry) -> bool:
+        """Publish one, in a shared flush; False where the hot plane did not answer."""
+        try:
+            await self._publishes.submit((queue, entry))
+        except StorageError as error:
+            log.warning("published later by maintenance: %s", error)
+            return False
+        return True
+
+    async def publish_many(self, queue: str, entries: Sequence[Entry]) -> bool:
+        """Publish a batch; False where the hot plane did not answer."""
+        try:
+            await self.hot.broker.publish(queue, entries)
+        except StorageError as error:
+            log.warning("%d jobs published later by maintenance: %s", len(entries), error)
+            return False
+        return True
+
+    async def _publish(self, items: Sequence[tuple[str, Entry]]) -> Sequence[None]:
+        by_queue: dict[str, list[Entry]] = {}
+        for queue, entry in items:
+            by_queue.setdefault(queue, []).append(entry)
+        await _all([self.hot.broker.publish(q, entries) for q, entries in by_queue.items()])
+        return [None] * len(items)
+
+    async def ack(self, lease: Lease) -> bool:
+        """
+        Acknowledge one, in a shared flush.
+
+        The durable plane has the truth already: where the hot plane does not
+        answer, the lease lapses and the next claimer drops the id.
+        """
+        try:
+            return await self._acks.submit(lease)
+        except StorageError as error:
+            log.debug("the lease of a finished job will lapse: %s", error)
+            return False
+
+    async def ack_many(self, leases: Sequence[Lease]) -> None:
+        """Acknowledge a batch; as `ack`."""
+        try:
+            await self._ack(leases)
+        except StorageError as error:
+            log.debug("%d leases of finished jobs will lapse: %s", len(leases), error)
+
+    async def _ack(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        if all(lease.queue == leases[0].queue for lease in leases):
+            return await self.hot.broker.ack(leases)
+        places: dict[str, list[int]] = {}
+        for index, lease in enumerate(leases):
+            places.setdefault(lease.queue, []).append(index)
+        parts = await _all(
+            [self.hot.broker.ack([leases[i] for i in indexes]) for indexes in places.values()]
+        )
+        answers = [False] * len(leases)
+        for indexes, part in zip(places.values(), parts, strict=True):
+            for index, answer in zip(indexes, part, strict=True):
+                answers[index] = answer
+        return answers
+
+    async def nack(
+        self, leases: Sequence[Lease], *, delay: float = 0.0, priority: int | None = None
+    ) -> None:
+        """Give leases back; where the hot plane does not answer, they lapse."""
+        try:
+            await self.hot.broker.nack(leases, delay=delay, priority=priority)
+        except StorageError as error:
+            log.debug("%d leases will lapse: %s", len(leases), error)
+
+    # --- life ---
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Start a task that ends with the storage at the latest."""
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def open(self) -> None:
+        """Start what runs in the background."""
+        self.recorder.open()
+
+    async def close(self, timeout: float) -> int:
+        """
+        Stop; gives how many terminal run states could not be written.
+
+        Args:
+            timeout: Seconds, for everything.
+        """
+        if self._closed:
+            return 0
+        try:
+            async with asyncio.timeout(timeout / 4):
+                await self._writes.drain()
+                await self._acks.drain()
+                await self._publishes.drain()
+        except TimeoutError:
+            log.warning("closing left writes unanswered")
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout / 4)
+        return await self.recorder.close(timeout / 2)
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Await calls side by side; the first error is raised when all have ended."""
+    if len(calls) == 1:
+        return [await calls[0]]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -1,0 +1,367 @@
+"""
+The writes of every step in a job's life. Pure: no plane is called here.
+
+Each step that a lease allows expects the status ``active`` and the fencing token
+of that lease, so a writer whose lease was taken over changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from oqron_core._codec import NULL, Json, encode, portable_text
+from oqron_core._ids import uuid7
+from oqron_core._names import check_name
+from oqron_core.exceptions import InvalidValueError
+from oqron_core.models.backoff import Backoff
+from oqron_core.models.job import Job, JobSpec
+from oqron_core.planes.checks import check_instant, check_priority, delay_ms
+from oqron_core.planes.values import (
+    KEEP,
+    Delete,
+    Entry,
+    Insert,
+    Keep,
+    Lease,
+    Patch,
+    Put,
+    Record,
+    Write,
+)
+
+
+__all__ = [
+    "DLQ",
+    "JOB",
+    "SETTLE_FIELDS",
+    "cancelled",
+    "completed",
+    "dead",
+    "entry_for",
+    "new_job",
+    "released",
+    "requeued",
+    "retried",
+    "shows",
+    "started",
+]
+
+JOB: Final = "queue_job:"
+DLQ: Final = "queue_dlq:"
+
+SETTLE_FIELDS: Final = ("status", "leaseToken", "runAt", "createdAt", "runId")
+"""What the answer to a settling write has to show to be understood."""
+
+MAX_ATTEMPTS: Final = 1000
+_EMPTY_LIST: Final = Json(b"[]")
+_TEXT_LIMIT: Final = 20_000
+_TRACES_KEPT: Final = 5
+_PLAIN_BACKOFF: Final = Backoff.exponential(1.0, cap=300.0)
+_PLAIN_OPTS: Final = encode({"backoff": _PLAIN_BACKOFF.to_wire()})
+
+
+def _check_tags(tags: object) -> list[str]:
+    if isinstance(tags, str) or not isinstance(tags, (list, tuple, set, frozenset)):
+        raise InvalidValueError("tags", "must be a list of strings")
+    made = sorted(tags) if isinstance(tags, (set, frozenset)) else list(tags)
+    for index, tag in enumerate(made):
+        if type(tag) is not str:
+            raise InvalidValueError(f"tags[{index}]", "must be a str")
+    return made
+
+
+def _check_max_attempts(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
+        reason = f"must be an int from 1 to {MAX_ATTEMPTS}, not {value!r}"
+        raise InvalidValueError("max_attempts", reason)
+    return value
+
+
+def _due(spec: JobSpec, now: int) -> int | None:
+    """Give the instant from which the job may run, None for at once."""
+    if spec.delay is not None:
+        if spec.run_at is not None:
+            raise InvalidValueError("delay", "give either delay or run_at, not both")
+        ms = delay_ms(spec.delay)
+        return now + ms if ms else None
+    if spec.run_at is not None:
+        return check_instant(spec.run_at, "run_at")
+    return None
+
+
+def new_job(
+    queue: str, spec: JobSpec, *, now: int, max_bytes: int, path: str = "data"
+) -> tuple[Insert, int | None, Job]:
+    """
+    Build what `add` writes.
+
+    Args:
+        queue: The queue, already checked.
+        spec: The job with nothing left open.
+        now: The durable plane's time.
+        max_bytes: The limit of the encoded payload.
+        path: What to call the payload in an error.
+
+    Returns:
+        The insert, the delay in milliseconds or None for ready, and the job.
+
+    Raises:
+        InvalidValueError: Something in *spec* is not legal.
+    """
+    data = encode(spec.data, path, max_bytes=max_bytes)
+    job_id = uuid7() if spec.id is None else check_name("id", spec.id)
+    priority = check_priority(0 if spec.priority is None else spec.priority)
+    attempts = _check_max_attempts(3 if spec.max_attempts is None else spec.max_attempts)
+    tags = _check_tags(spec.tags) if spec.tags else []
+    due = _due(spec, now)
+    delayed = due is not None and due > now
+    if spec.correlation_id is not None:
+        check_name("correlation_id", spec.correlation_id)
+    if spec.backoff is None:
+        backoff, opts = _PLAIN_BACKOFF, _PLAIN_OPTS
+    elif isinstance(spec.backoff, Backoff):
+        backoff = spec.backoff
+        opts = encode({"backoff": backoff.to_wire()}, "backoff")
+    else:
+        raise InvalidValueError("backoff", "must be a Backoff")
+    status = "delayed" if delayed else "waiting"
+    value: dict[str, Any] = {
+        "id": job_id,
+        "queueName": queue,
+        "status": status,
+        "data": data,
+        "opts": opts,
+        "attemptMade": 0,
+        "maxAttempts": attempts,
+        "priority": priority,
+        "runAt": due,
+        "createdAt": now,
+        "processedOn": None,
+        "startedAt": None,
+        "finishedAt": None,
+        "workerId": None,
+        "leaseToken": None,
+        "leaseMs": None,
+        "runId": None,
+        "progressPercent": 0,
+        "returnValue": None,
+        "error": None,
+        "stacktrace": _EMPTY_LIST,
+        "tags": encode(tags, "tags") if tags else _EMPTY_LIST,
+        "correlationId": spec.correlation_id,
+    }
+    job = Job(
+        id=job_id,
+        queue_name=queue,
+        status=status,
+        data=spec.data,
+        opts={"backoff": backoff.to_wire()},
+        max_attempts=attempts,
+        priority=priority,
+        run_at=due,
+        created_at=now,
+        tags=tags,
+        correlation_id=spec.correlation_id,
+    )
+    insert = Insert(JOB + queue, job_id, value)
+    return insert, due - now if delayed and due is not None else None, job
+
+
+def started(
+    lease: Lease,
+    *,
+    run_id: str,
+    lease_ms: int,
+    now: int,
+    expect: Mapping[str, Any],
+    first: bool,
+) -> Patch:
+    """Build the claim mark: ``active``, with my token, one attempt more."""
+    fields: dict[str, Any] = {
+        "status": "active",
+        "leaseToken": lease.token,
+        "leaseMs": lease_ms,
+        "workerId": lease.owner,
+        "runId": run_id,
+        "processedOn": now,
+        "progressPercent": 0,
+    }
+    if first:
+        fields["startedAt"] = now
+    return Patch(
+        JOB + lease.queue,
+        lease.id,
+        set=fields,
+        increment={"attemptMade": 1},
+        expect=expect,
+    )
+
+
+def _mine(lease: Lease) -> dict[str, Any]:
+    return {"status": "active", "leaseToken": lease.token}
+
+
+def completed(lease: Lease, output: Json, *, now: int, keep_for: float | None) -> Write:
+    """Build the end of a job that was done; *keep_for* 0 deletes it at once."""
+    if keep_for == 0:
+        return Delete(JOB + lease.queue, lease.id, expect=_mine(lease))
+    return Patch(
+        JOB + lease.queue,
+        lease.id,
+        set={
+            "status": "completed",
+            "returnValue": output,
+            "finishedAt": now,
+            "progressPercent": 100,
+            "error": None,
+        },
+        expect=_mine(lease),
+        expires_at=_expiry(now, keep_for),
+    )
+
+
+def _expiry(now: int, keep_for: float | None) -> int | None | Keep:
+    return KEEP if keep_for is None else now + round(keep_for * 1000)
+
+
+def traces(record: Record, stacktrace: str | None) -> list[str]:
+    """Give the traces to keep: the last few attempts'."""
+    kept = record.field("stacktrace")
+    known = [item for item in kept if isinstance(item, str)] if isinstance(kept, list) else []
+    if stacktrace:
+        known.append(portable_text(stacktrace, limit=_TEXT_LIMIT))
+    return known[-_TRACES_KEPT:]
+
+
+def retried(
+    lease: Lease, record: Record, *, run_at: int, error: str, stacktrace: str | None
+) -> Patch:
+    """Build a failed attempt that is followed by another."""
+    return Patch(
+        JOB + lease.queue,
+        lease.id,
+        set={
+            "status": "delayed",
+            "runAt": run_at,
+            "error": error,
+            "stacktrace": traces(record, stacktrace),
+        },
+        expect=_mine(lease),
+    )
+
+
+def dead(
+    record: Record,
+    *,
+    queue: str,
+    expect: Mapping[str, Any],
+    now: int,
+    reason: str,
+    error: str,
+    stacktrace: str | None,
+    keep_for: float | None,
+) -> list[Write]:
+    """Build the atomic pair: the job goes, the dead letter comes."""
+    value = record.raw_fields()
+    value.update(
+        {
+            "status": "failed",
+            "error": error,
+            "stacktrace": traces(record, stacktrace),
+            "finishedAt": now,
+            "deadAt": now,
+            "reason": reason,
+        }
+    )
+    expires_at = None if keep_for is None else now + round(keep_for * 1000)
+    return [
+        Delete(JOB + queue, record.id, expect=expect),
+        # A put: where the id was added anew after it died, the newer one stays.
+        Put(DLQ + queue, record.id, value, expires_at),
+    ]
+
+
+def released(lease: Lease, *, run_at: int | None) -> Patch:
+    """Build a claim that is given back without costing an attempt."""
+    return Patch(
+        JOB + lease.queue,
+        lease.id,
+        set={"status": "waiting" if run_at is None else "delayed", "runAt": run_at},
+        increment={"attemptMade": -1},
+        expect=_mine(lease),
+    )
+
+
+def cancelled(record: Record, *, queue: str, now: int, keep_for: float | None) -> Write:
+    """Build the end of a job that someone called off, guarded by what was read."""
+    expect = {
+        "status": record.field("status"),
+        "leaseToken": record.field("leaseToken"),
+    }
+    if keep_for == 0:
+        return Delete(JOB + queue, record.id, expect=expect)
+    return Patch(
+        JOB + queue,
+        record.id,
+        set={"status": "cancelled", "finishedAt": now},
+        expect=expect,
+        expires_at=_expiry(now, keep_for),
+    )
+
+
+def requeued(record: Record, *, queue: str) -> list[Write]:
+    """Build the atomic pair: the dead letter goes, a fresh job comes."""
+    value = record.raw_fields()
+    for name in ("deadAt", "reason"):
+        value.pop(name, None)
+    value.update(
+        {
+            "status": "waiting",
+            "attemptMade": 0,
+            "runAt": None,
+            "processedOn": None,
+            "startedAt": None,
+            "finishedAt": None,
+            "workerId": None,
+            "leaseToken": None,
+            "leaseMs": None,
+            "runId": None,
+            "progressPercent": 0,
+            "returnValue": NULL,
+            "error": None,
+            "stacktrace": _EMPTY_LIST,
+        }
+    )
+    return [
+        Delete(DLQ + queue, record.id, expect={"deadAt": record.field("deadAt")}),
+        Insert(JOB + queue, record.id, value),
+    ]
+
+
+def entry_for(record: Record, *, due_at: int | None) -> Entry:
+    """Build what the broker is told of a job."""
+    priority = record.field("priority")
+    return Entry(record.id, priority if isinstance(priority, int) else 0, due_at)
+
+
+def shows(write: Write, record: Record | None) -> bool:
+    """
+    Say whether *record* shows that *write* was done already.
+
+    For a write whose first answer was lost: it is repeated, its guard does not
+    hold any more, and the record tells why.
+    """
+    if isinstance(write, Delete):
+        return record is None
+    if record is None:
+        return False
+    if isinstance(write, Insert):
+        return record.field("createdAt") == write.value.get("createdAt")
+    if isinstance(write, Patch):
+        wanted: dict[str, Any] = dict(write.expect)
+        wanted.update(write.set)
+        return all(
+            record.field(name) == wanted[name] for name in SETTLE_FIELDS if name in wanted
+        )
+    return True

@@ -1,0 +1,1 @@
+"""What people call: thin over the protocol and the planes."""

@@ -1,0 +1,175 @@
+"""Maintenance: what repairs crashes and losses, under one leader per scope."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from typing import Final
+
+import attrs
+
+from oqron_core.exceptions import StorageError
+from oqron_core.planes.values import Lease
+from oqron_core.protocol.recovery import Recovery
+from oqron_core.protocol.session import Session
+
+
+__all__ = ["Maintenance", "Report"]
+
+log = logging.getLogger("oqron.maintenance")
+
+LEADER: Final = "oqron:leader:maintenance"
+
+
+@attrs.frozen
+class Report:
+    """
+    What one pass did.
+
+    Attributes:
+        rebuilt: Jobs put back because the hot plane was lost; None where not.
+        reaped: Leases that had lapsed.
+        reconciled: Jobs that the broker did not know.
+        closed_runs: Runs whose worker was gone.
+        pruned: Records that had expired.
+    """
+
+    rebuilt: int | None = None
+    reaped: int = 0
+    reconciled: int = 0
+    closed_runs: int = 0
+    pruned: int = 0
+
+
+class Maintenance:
+    """Repairs, each idempotent and safe while workers run."""
+
+    def __init__(self, session: Session, recovery: Recovery) -> None:
+        self._session = session
+        self._recovery = recovery
+        self._settings = session.settings.maintenance
+
+    async def reap(self) -> int:
+        """
+        Return lapsed leases to their queues, and bury jobs without attempts left.
+
+        `Jobs.claim` does the same for its own queue; this is for queues that
+        nobody claims from.
+
+        Returns:
+            How many leases had lapsed.
+        """
+        self._session.check_open()
+        return await self._recovery.reap(batch=self._settings.batch)
+
+    async def reconcile(self) -> int:
+        """
+        Publish durable jobs that the broker does not know; carry over pauses.
+
+        Returns:
+            How many jobs were put back.
+        """
+        self._session.check_open()
+        return await self._recovery.reconcile(batch=self._settings.batch)
+
+    async def rebuild_hot(self) -> int:
+        """
+        Build the hot plane anew from the durable one.
+
+        Puts back every job with its priority and remaining delay, the leases of
+        jobs in flight with their tokens, and the pauses. What is there already is
+        left alone.
+
+        Returns:
+            How many jobs were put back.
+        """
+        self._session.check_open()
+        return await self._recovery.rebuild(batch=self._settings.batch)
+
+    async def close_stale_runs(self) -> int:
+        """
+        Close runs whose worker is gone as failed, *worker lost*.
+
+        Returns:
+            How many runs were closed.
+        """
+        self._session.check_open()
+        older_than = self._session.settings.runs.stale_after
+        batch = self._settings.batch
+        closed = await self._recovery.close_stale_runs(older_than=older_than, batch=batch)
+        return closed + await self._recovery.close_orphans(older_than=older_than, batch=batch)
+
+    async def prune(self) -> int:
+        """
+        Delete records whose retention is over, in bounded steps.
+
+        Never touches what is waiting or active: such records have no expiry.
+
+        Returns:
+            How many records were deleted.
+        """
+        self._session.check_open()
+        return await self._recovery.prune(batch=self._settings.batch)
+
+    async def run_once(self) -> Report:
+        """Do one pass of everything, without asking who leads."""
+        self._session.check_open()
+        batch = self._settings.batch
+        rebuilt = await self._recovery.rebuild_if_lost(batch=batch)
+        return Report(
+            rebuilt=rebuilt,
+            reaped=await self.reap(),
+            reconciled=await self.reconcile(),
+            closed_runs=await self.close_stale_runs(),
+            pruned=await self.prune(),
+        )
+
+    async def run_forever(self) -> None:
+        """
+        Do a pass every few seconds for as long as this storage leads its scope.
+
+        Any number of processes may call it: one leads, the others stand by. A
+        plane that does not answer is waited for. Ends by being cancelled, or with
+        the storage.
+        """
+        self._session.check_open()
+        lease: Lease | None = None
+        try:
+            while True:
+                lease = await self._lead(lease)
+                if lease is not None:
+                    await self._pass()
+                # A little chance keeps the processes from asking in step.
+                await asyncio.sleep(self._settings.every * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, keeps no secret
+        finally:
+            if lease is not None:
+                await self._resign(lease)
+
+    async def _lead(self, lease: Lease | None) -> Lease | None:
+        locks = self._session.hot.locks
+        lease_for = self._settings.leader_for
+        try:
+            if lease is not None and await locks.renew(lease, lease_for=lease_for):
+                return lease
+            return await locks.acquire(
+                LEADER, owner=self._session.worker, lease_for=lease_for
+            )
+        except StorageError as error:
+            log.warning("maintenance waits for the hot plane: %s", error)
+            return None
+
+    async def _pass(self) -> None:
+        try:
+            report = await self.run_once()
+        except StorageError as error:
+            log.warning("a pass of maintenance was cut short: %s", error)
+        else:
+            log.debug("maintenance: %s", report)
+
+    async def _resign(self, lease: Lease) -> None:
+        try:
+            await self._session.hot.locks.release(lease)
+        except StorageError as error:
+            log.debug("the lead will lapse: %s", error)

@@ -1,0 +1,226 @@
+"""Opening: pick two backends, connect each once, compose, close cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias
+
+from oqron_core._plugins import Plugins, discover
+from oqron_core.config import Mode, Settings, load_settings, structure_section
+from oqron_core.exceptions import StorageError
+from oqron_core.hookspecs import Backend
+from oqron_core.planes.durable import DurablePlane
+from oqron_core.planes.hot import HotPlane
+from oqron_core.planes.values import PlaneContext, Scope
+from oqron_core.protocol.orders import Orders
+from oqron_core.protocol.recovery import Recovery
+from oqron_core.protocol.session import Session
+from oqron_core.services.controls import Controls
+from oqron_core.services.dead_letters import DeadLetters
+from oqron_core.services.jobs import Jobs
+from oqron_core.services.maintenance import Maintenance
+from oqron_core.services.runs import Runs
+
+
+__all__ = ["Storage", "open_storage"]
+
+log = logging.getLogger("oqron.storage")
+
+WrapHot: TypeAlias = Callable[[HotPlane], HotPlane]
+WrapDurable: TypeAlias = Callable[[DurablePlane], DurablePlane]
+
+
+class Storage:
+    """
+    An opened storage, bound to one scope. Made by `open_storage`.
+
+    Attributes:
+        hot: The hot plane.
+        durable: The durable plane.
+        settings: What it was opened with.
+        jobs: Work orders.
+        dead_letters: Jobs whose attempts are exhausted.
+        runs: Run history.
+        controls: Pause state.
+        maintenance: Repairs.
+        unwritten: After closing: how many finished runs could not be written.
+    """
+
+    def __init__(self, hot: HotPlane, durable: DurablePlane, settings: Settings) -> None:
+        self.hot = hot
+        self.durable = durable
+        self.settings = settings
+        self.unwritten = 0
+        self._session = session = Session(hot, durable, settings)
+        orders = Orders(session)
+        self._recovery = Recovery(session, orders)
+        self.jobs = Jobs(session, orders)
+        self.dead_letters = DeadLetters(session, orders)
+        self.runs = Runs(session)
+        self.controls = Controls(session)
+        self.maintenance = Maintenance(session, self._recovery)
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that both planes are bound to."""
+        return self.durable.scope
+
+    async def _open(self) -> None:
+        await self._session.open()
+        try:
+            await self._recovery.rebuild_if_lost(batch=self.settings.maintenance.batch)
+        except StorageError as error:
+            if not self.settings.start_degraded:
+                raise
+            log.warning("opened without the hot plane: %s", error)
+
+    async def _close(self) -> None:
+        self.unwritten = await self._session.close(self.settings.close_timeout)
+
+    def __repr__(self) -> str:
+        settings = self.settings
+        return (
+            f"<Storage {settings.hot}/{settings.durable} "
+            f"project={settings.project!r} environment={settings.environment!r}>"
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_storage(
+    settings: Settings | None = None,
+    *,
+    mode: Mode | str | None = None,
+    hot: str | None = None,
+    durable: str | None = None,
+    project: str | None = None,
+    environment: str | None = None,
+    wrap_hot: WrapHot | None = None,
+    wrap_durable: WrapDurable | None = None,
+    plugins: Plugins | None = None,
+    **more: Any,
+) -> AsyncIterator[Storage]:
+    """
+    Open a storage: an async context manager.
+
+    Settings come from the arguments, the environment and the configuration files,
+    in this order. Where the hot plane is found empty it is rebuilt from the
+    durable one. Leaving the context writes what is buffered, for up to
+    ``close_timeout`` seconds, and closes every connection; whatever fails while
+    opening closes what was opened before it.
+
+    Args:
+        settings: Ready settings; not together with those below.
+        mode: ``memory``, ``redis`` or ``redis-postgres``: shorthand for the next two.
+        hot: The backend of the hot plane.
+        durable: The backend of the durable plane; the same as *hot* is connected
+            once.
+        project: The project of the scope.
+        environment: The environment of the scope.
+        wrap_hot: Puts a proxy of the same ABC around the hot plane, for metrics,
+            tracing or faults.
+        wrap_durable: The same for the durable plane.
+        plugins: Where backends are looked up; None discovers the installed ones.
+        **more: Any other setting of `load_settings`, sections of backends included:
+            ``redis={"url": …}``.
+
+    Raises:
+        ConfigError: The settings are wrong; all problems at once.
+        PluginError: A backend is not installed, or cannot be used.
+        UnavailableError: A plane does not answer; for the hot one not with
+            ``start_degraded``.
+        SchemaError: The durable plane's tables are not as they must be.
+    """
+    if settings is None:
+        found = discover(only=()) if plugins is None else plugins
+        settings = load_settings(
+            plugins=found,
+            mode=mode,
+            hot=hot,
+            durable=durable,
+            project=project,
+            environment=environment,
+            **more,
+        )
+    else:
+        given = {"mode": mode, "hot": hot, "durable": durable, "project": project}
+        named = [n for n, v in (given | {"environment": environment} | more).items() if v is not None]
+        if named:
+            msg = f"give either settings or {', '.join(named)}, not both"
+            raise TypeError(msg)
+        found = discover(only=()) if plugins is None else plugins
+    # What may hold a secret does not stay in a frame that an error shows.
+    more.clear()
+    async with AsyncExitStack() as stack:
+        planes = await _open_planes(stack, found, settings)
+        storage = Storage(*_wrapped(planes, wrap_hot, wrap_durable), settings)
+        try:
+            await storage._open()
+            yield storage
+        finally:
+            await storage._close()
+
+
+def _wrapped(
+    planes: tuple[HotPlane, DurablePlane],
+    wrap_hot: WrapHot | None,
+    wrap_durable: WrapDurable | None,
+) -> tuple[HotPlane, DurablePlane]:
+    hot, durable = planes
+    return (
+        hot if wrap_hot is None else wrap_hot(hot),
+        durable if wrap_durable is None else wrap_durable(durable),
+    )
+
+
+async def _open_planes(
+    stack: AsyncExitStack, plugins: Plugins, settings: Settings
+) -> tuple[HotPlane, DurablePlane]:
+    hot_backend, open_hot = plugins.hot(settings.hot)
+    durable_backend, open_durable = plugins.durable(settings.durable)
+    context = PlaneContext(
+        Scope(settings.project, settings.environment),
+        max_value_bytes=settings.max_value_bytes,
+        start_degraded=settings.start_degraded,
+    )
+    timeout = settings.close_timeout
+    # Opening needs the durable plane; it comes first.
+    durable_side = await _connect(stack, durable_backend, settings)
+    hot_side = (
+        durable_side
+        if hot_backend.name == durable_backend.name
+        else await _connect(stack, hot_backend, settings)
+    )
+    durable = await _enter(stack, open_durable(durable_side, context), timeout, "durable plane")
+    hot = await _enter(stack, open_hot(hot_side, context), timeout, "hot plane")
+    return hot, durable
+
+
+async def _connect(stack: AsyncExitStack, backend: Backend, settings: Settings) -> Any:
+    section = structure_section(backend, settings.section_for(backend.name), backend.name)
+    return await _enter(
+        stack, backend.connect(section), settings.close_timeout, f"connection of {backend.name}"
+    )
+
+
+async def _enter(stack: AsyncExitStack, manager: Any, timeout: float, what: str) -> Any:
+    """Enter *manager*; leaving it later takes at most *timeout* seconds."""
+    value = await manager.__aenter__()
+
+    async def leave(*error: Any) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await manager.__aexit__(*error)
+        except TimeoutError:
+            # A frozen server must not keep the process from ending.
+            log.warning("the %s did not close within %g seconds", what, timeout)
+        except StorageError as problem:
+            log.warning("closing the %s: %s", what, problem)
+
+    stack.push_async_exit(leave)
+    return value
+

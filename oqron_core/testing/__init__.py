@@ -1,0 +1,1 @@
+"""The conformance kit and the throwaway servers that tests run on."""
