@@ -33,6 +33,10 @@ _NAMESPACE_HEADS: Final = frozenset(
     }
 )
 
+# Every write names a namespace, and there are few of them.
+_seen: set[str] = set()
+_SEEN_MOST: Final = 1024
+
 
 def check_name(what: str, name: object) -> str:
     """
@@ -84,11 +88,17 @@ def check_namespace(namespace: object, what: str = "namespace") -> str:
         InvalidValueError: It is not legal.
     """
     if type(namespace) is str:
+        if namespace in _seen:
+            return namespace
         head, colon, rest = namespace.partition(":")
         if colon and head in _NAMESPACE_HEADS:
             if rest:
                 check_name(what, rest)
-            return namespace
+        else:
+            check_name(what, namespace)
+        if len(_seen) < _SEEN_MOST:
+            _seen.add(namespace)
+        return namespace
     return check_name(what, namespace)
 
 

@@ -90,7 +90,13 @@ class Backoff:
 
     def to_wire(self) -> dict[str, Any]:
         """Give the form that is stored in ``opts.backoff``."""
-        return attrs.asdict(self)
+        return {
+            "type": self.type,
+            "delay": self.delay,
+            "factor": self.factor,
+            "cap": self.cap,
+            "jitter": self.jitter,
+        }
 
     @classmethod
     def from_wire(cls, value: object) -> Backoff:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, TypeVar, final
 
 import attrs
 
@@ -50,6 +50,8 @@ __all__ = [
     "WriteResult",
 ]
 
+
+T = TypeVar("T")
 
 # --- where ------------------------------------------------------------------
 
@@ -531,6 +533,31 @@ COLUMNS: Final = frozenset({"id", "inserted_at", "expires_at", "namespace"})
 """Names in `Query.where` and `Query.order_by` that are columns, not fields."""
 
 
+def _conditions(items: Iterable[Condition]) -> tuple[Condition, ...]:
+    return _tuple("query.where", items)
+
+
+def _order(items: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return _tuple("query.order_by", items)
+
+
+def _tuple(path: str, items: Iterable[T]) -> tuple[T, ...]:
+    try:
+        return tuple(items)
+    except TypeError:
+        raise InvalidValueError(path, "must be a list") from None
+
+
+def _kind(kind: RecordKind | str | None) -> RecordKind | None:
+    if kind is None:
+        return None
+    try:
+        return RecordKind(kind)
+    except ValueError:
+        reason = f"{kind!r} is none of {', '.join(sorted(RecordKind))}"
+        raise InvalidValueError("query.kind", reason) from None
+
+
 @attrs.frozen
 class Query:
     """
@@ -557,10 +584,10 @@ class Query:
         fields: Only these top-level fields of the values; None for all.
     """
 
-    kind: RecordKind | None = attrs.field(default=None)
+    kind: RecordKind | None = attrs.field(default=None, converter=_kind)
     namespace: str | None = None
-    where: Sequence[Condition] = attrs.field(default=(), converter=tuple)
-    order_by: Sequence[tuple[str, str]] = attrs.field(default=(), converter=tuple)
+    where: Sequence[Condition] = attrs.field(default=(), converter=_conditions)
+    order_by: Sequence[tuple[str, str]] = attrs.field(default=(), converter=_order)
     limit: int = 50
     after: str | None = None
     fields: Sequence[str] | None = None
@@ -568,12 +595,6 @@ class Query:
     def __attrs_post_init__(self) -> None:
         if self.kind is None and self.namespace is None:
             raise InvalidValueError("query", "needs a kind or a namespace")
-        if self.kind is not None:
-            try:
-                object.__setattr__(self, "kind", RecordKind(self.kind))
-            except ValueError:
-                reason = f"{self.kind!r} is none of {', '.join(sorted(RecordKind))}"
-                raise InvalidValueError("query.kind", reason) from None
         if self.namespace is not None:
             check_namespace(self.namespace, "query.namespace")
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_PAGE:
@@ -588,6 +609,7 @@ class Query:
                 _check_field("query.fields", name)
 
     def _check_where(self) -> None:
+        condition: Any
         for index, condition in enumerate(self.where):
             path = f"query.where[{index}]"
             if not isinstance(condition, (tuple, list)) or len(condition) != 3:  # noqa: PLR2004 - a triple
@@ -612,6 +634,7 @@ class Query:
         if len(self.order_by) > MAX_ORDER:
             reason = f"has {len(self.order_by)} fields; at most {MAX_ORDER} are allowed"
             raise InvalidValueError("query.order_by", reason)
+        pair: Any
         for index, pair in enumerate(self.order_by):
             path = f"query.order_by[{index}]"
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # noqa: PLR2004 - a pair

@@ -11,13 +11,14 @@ import asyncio
 import logging
 import weakref
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from oqron_core._codec import Json, portable_value
 from oqron_core._ids import uuid7
 from oqron_core.exceptions import (
     ConflictError,
+    CorruptRecordError,
     InvalidValueError,
     LeaseLostError,
     StorageError,
@@ -48,6 +49,8 @@ __all__ = ["CANCELS", "FINAL", "OPEN", "Orders", "RunKind", "close_run"]
 
 log = logging.getLogger("oqron.protocol")
 
+T = TypeVar("T")
+
 CANCELS: Final = "oqron:jobs:cancel"
 """The channel on which a cancel reaches the worker."""
 FINAL: Final = frozenset({"completed", "failed", "cancelled"})
@@ -57,6 +60,7 @@ OPEN: Final = ("waiting", "delayed", "active")
 _ADD_CHUNK: Final = 1000
 _EARLY_MS: Final = 50
 _READS: Final = 10
+_ASIDE_FOR: Final = 60.0
 
 
 class RunKind:
@@ -89,7 +93,7 @@ class Orders:
         session = self._session
         now = await session.durable_time.now()
         insert, delay, job = transitions.new_job(
-            queue, spec, now=now, max_bytes=session.settings.max_value_bytes
+            queue, spec.data, spec, now=now, max_bytes=session.settings.max_value_bytes
         )
         result = await session.write(insert)
         if not result.applied:
@@ -99,14 +103,24 @@ class Orders:
             object.__setattr__(job, "published", False)
         return job
 
-    async def add_many(self, queue: str, specs: Sequence[JobSpec]) -> list[Job]:
-        """Write many jobs in large batches; all are checked before any is written."""
+    async def add_many(
+        self, queue: str, specs: Sequence[tuple[Any, JobSpec]]
+    ) -> list[Job]:
+        """
+        Write many jobs in large batches; all are checked before any is written.
+
+        Args:
+            queue: The queue, already checked.
+            specs: Payloads, each with everything else.
+        """
         session = self._session
         now = await session.durable_time.now()
         limit = session.settings.max_value_bytes
         made = [
-            transitions.new_job(queue, spec, now=now, max_bytes=limit, path=f"jobs[{i}].data")
-            for i, spec in enumerate(specs)
+            transitions.new_job(
+                queue, data, spec, now=now, max_bytes=limit, path=f"jobs[{i}].data"
+            )
+            for i, (data, spec) in enumerate(specs)
         ]
         jobs: list[Job] = []
         for start in range(0, len(made), _ADD_CHUNK):
@@ -218,7 +232,7 @@ class Orders:
         others: list[tuple[Lease, Record | None]] = []
         for lease, result in zip(leases, results, strict=True):
             if result.applied and result.record is not None:
-                claims[lease.id] = self._begin(lease, result.record, now, kind)
+                await self._begin(lease, result.record, now, kind, claims)
             else:
                 others.append((lease, result.record))
         if others:
@@ -319,10 +333,20 @@ class Orders:
                 continue
             if record.field("status") == "active":
                 await self._close_run(record, "failed", "lease lapsed", now)
-            claims[lease.id] = self._begin(lease, result.record, now, kind)
+            await self._begin(lease, result.record, now, kind, claims)
         return changed
 
-    def _begin(self, lease: Lease, record: Record, now: int, kind: RunKind) -> Claim:
+    async def _begin(
+        self, lease: Lease, record: Record, now: int, kind: RunKind, claims: dict[str, Claim]
+    ) -> None:
+        try:
+            claims[lease.id] = self._start(lease, record, now, kind)
+        except CorruptRecordError:
+            # One unreadable record must hold up neither the batch nor the queue.
+            log.exception("a job cannot be read; it is put aside for a minute")
+            await self._session.nack([lease], delay=_ASIDE_FOR)
+
+    def _start(self, lease: Lease, record: Record, now: int, kind: RunKind) -> Claim:
         attempt = record.field("attemptMade")
         run = self._session.recorder.start(
             name=lease.queue,
@@ -533,7 +557,7 @@ class Orders:
     async def _settle(self, claim: Claim, write: Write) -> WriteResult:
         return await self._patiently(claim, lambda: self._session.write(write))
 
-    async def _patiently(self, claim: Claim, step: Any) -> Any:
+    async def _patiently(self, claim: Claim, step: Callable[[], Awaitable[T]]) -> T:
         """
         Repeat *step* while the durable plane is down and the lease can be kept.
 

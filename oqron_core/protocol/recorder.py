@@ -697,7 +697,7 @@ class Recorder:
             return
         limit = self._loop.time() - self.settings.durable_after
         with self.lock:
-            batch = []
+            batch: list[RunHandle] = []
             while self._young and self._young[0][0] <= limit and len(batch) < _BATCH:
                 _, handle = self._young.popleft()
                 if handle._ended_at is None:

@@ -66,17 +66,26 @@ class Session:
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
         self._closed = False
 
     def check_open(self) -> None:
         """
-        Refuse use after closing.
+        Refuse use after closing, after a fork, and on another event loop.
 
         Raises:
-            ClosedError: The storage was closed.
+            ClosedError: The storage is not open here.
         """
+        if self._closed or asyncio.get_running_loop() is not self._loop:
+            raise ClosedError(self._why_closed())
+
+    def _why_closed(self) -> str:
         if self._closed:
-            raise ClosedError("the storage is closed; open a new one")  # noqa: EM101, TRY003 - one sentence
+            return "the storage is closed; open a new one"
+        if os.getpid() != self._pid:
+            return "the storage was opened before this process was forked; open one here"
+        return "the storage belongs to another event loop; open one on this loop"
 
     # --- durable writes ---
 
@@ -228,6 +237,7 @@ class Session:
 
     async def open(self) -> None:
         """Start what runs in the background."""
+        self._loop = asyncio.get_running_loop()
         self.recorder.open()
 
     async def close(self, timeout: float) -> int:

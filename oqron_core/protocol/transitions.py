@@ -91,14 +91,15 @@ def _due(spec: JobSpec, now: int) -> int | None:
 
 
 def new_job(
-    queue: str, spec: JobSpec, *, now: int, max_bytes: int, path: str = "data"
+    queue: str, data: Any, spec: JobSpec, *, now: int, max_bytes: int, path: str = "data"
 ) -> tuple[Insert, int | None, Job]:
     """
     Build what `add` writes.
 
     Args:
         queue: The queue, already checked.
-        spec: The job with nothing left open.
+        data: The payload.
+        spec: Everything else; what is None has its default.
         now: The durable plane's time.
         max_bytes: The limit of the encoded payload.
         path: What to call the payload in an error.
@@ -109,7 +110,7 @@ def new_job(
     Raises:
         InvalidValueError: Something in *spec* is not legal.
     """
-    data = encode(spec.data, path, max_bytes=max_bytes)
+    encoded = encode(data, path, max_bytes=max_bytes)
     job_id = uuid7() if spec.id is None else check_name("id", spec.id)
     priority = check_priority(0 if spec.priority is None else spec.priority)
     attempts = _check_max_attempts(3 if spec.max_attempts is None else spec.max_attempts)
@@ -130,7 +131,7 @@ def new_job(
         "id": job_id,
         "queueName": queue,
         "status": status,
-        "data": data,
+        "data": encoded,
         "opts": opts,
         "attemptMade": 0,
         "maxAttempts": attempts,
@@ -155,7 +156,7 @@ def new_job(
         id=job_id,
         queue_name=queue,
         status=status,
-        data=spec.data,
+        data=data,
         opts={"backoff": backoff.to_wire()},
         max_attempts=attempts,
         priority=priority,
@@ -357,7 +358,7 @@ def shows(write: Write, record: Record | None) -> bool:
     if record is None:
         return False
     if isinstance(write, Insert):
-        return record.field("createdAt") == write.value.get("createdAt")
+        return bool(record.field("createdAt") == write.value.get("createdAt"))
     if isinstance(write, Patch):
         wanted: dict[str, Any] = dict(write.expect)
         wanted.update(write.set)

@@ -446,9 +446,10 @@ class Jobs:
         return await set_queue_paused(self._session, queue, paused=False, reason=None)
 
 
-def _filled(item: Any, defaults: JobSpec) -> JobSpec:
+def _filled(item: Any, defaults: JobSpec) -> tuple[Any, JobSpec]:
+    """Give the payload of an item, and everything else of it."""
     if not isinstance(item, JobSpec):
-        return attrs.evolve(defaults, data=item)
+        return item, defaults
     if item.delay is not None or item.run_at is not None:
         defaults = attrs.evolve(defaults, delay=None, run_at=None)
     given = {
@@ -456,7 +457,7 @@ def _filled(item: Any, defaults: JobSpec) -> JobSpec:
         for field in attrs.fields(JobSpec)
         if (value := getattr(item, field.name)) is not None
     }
-    return attrs.evolve(defaults, **given)
+    return item.data, attrs.evolve(defaults, **given)
 
 
 def _job_status(status: str) -> str:
