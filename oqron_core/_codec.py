@@ -279,12 +279,12 @@ def encode_fields(
         raise InvalidValueError(path, reason)
     fields: dict[str, Any] = {}
     for name, field in value.items():
+        if name not in _seen_names or type(name) is not str:
+            _check_field_name(name, path)
         kind = type(field)
-        if type(name) is not str:
-            _complain_object({name: None}, path, 0)
-        if not name.isascii() or "\0" in name:
-            _complain_text(name, f"key of {path}")
-        if kind is str:
+        if field is None or kind is bool:
+            pass
+        elif kind is str:
             if "\0" in field or not field.isascii():
                 _complain_text(field, f"{path}.{name}")
             if max_bytes is not None and len(field) * 4 > max_bytes:
@@ -295,14 +295,28 @@ def encode_fields(
         elif kind is Json:
             if max_bytes is not None and len(field.data) > max_bytes:
                 encode(field, f"{path}.{name}", max_bytes=max_bytes)
-        elif field is not None and kind is not bool:
-            if kind is float:
-                if not math.isfinite(field):
-                    _complain(field, f"{path}.{name}", 1)
-            else:
-                field = encode(field, f"{path}.{name}", max_bytes=max_bytes)  # noqa: PLW2901 - encoded in place
+        elif kind is float:
+            if not math.isfinite(field):
+                _complain(field, f"{path}.{name}", 1)
+        else:
+            field = encode(field, f"{path}.{name}", max_bytes=max_bytes)  # noqa: PLW2901 - encoded in place
         fields[name] = field
     return fields
+
+
+# The same few names stand in every record; each is looked at once.
+_seen_names: set[str] = set()
+_SEEN_MOST: Final = 4096
+
+
+def _check_field_name(name: object, path: str) -> None:
+    if type(name) is not str:
+        _complain_object({name: None}, path, 0)
+        return
+    if not name.isascii() or "\0" in name:
+        _complain_text(name, f"key of {path}")
+    if len(_seen_names) < _SEEN_MOST and len(name) <= 64:  # noqa: PLR2004 - keeps the set small
+        _seen_names.add(name)
 
 
 def _fragment(value: Any) -> Any:

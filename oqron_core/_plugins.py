@@ -519,10 +519,12 @@ def _check_backend(plugin: _Plugin, plane: str, backend: object, opens: object) 
     if backend.name != name:
         msg = f'registered the backend "{backend.name}" under the entry point "{name}"'
         raise PluginError(msg)
-    if type(backend.contract_version) is not int:
+    version: object = backend.contract_version
+    if type(version) is not int:
         msg = "contract_version must be an int, written as a number"
         raise PluginError(msg)
-    if not isinstance(backend.settings, type) or not attrs.has(backend.settings):
+    settings: object = backend.settings
+    if not isinstance(settings, type) or not attrs.has(settings):
         msg = "settings must be an attrs class"
         raise PluginError(msg)
     if not callable(opens):

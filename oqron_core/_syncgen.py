@@ -48,6 +48,7 @@ same arguments, results and errors; see `oqron_core.sync` for how to get them.
 """
 
 # Written by a program: change the services, then run it again.
+# ruff: noqa: A002 - the words of the contract
 
 from __future__ import annotations
 '''

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 
 __all__ = ["Coalescer"]
+
+log = logging.getLogger("oqron.protocol")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,15 +29,24 @@ class Coalescer(Generic[T, R]):
     Args:
         flush: Sends a batch, gives one result per item, in order. What it raises
             is raised to every caller of that batch.
+        then: Called after each flush with its items and results, before they are
+            given to the callers; the next flush does not wait for it. It must not
+            raise.
         max_batch: The largest batch.
     """
 
-    __slots__ = ("_flush", "_max_batch", "_pending", "_task")
+    __slots__ = ("_flush", "_max_batch", "_pending", "_task", "_then", "_trailing")
 
     def __init__(
-        self, flush: Callable[[list[T]], Awaitable[Sequence[R]]], *, max_batch: int = 1000
+        self,
+        flush: Callable[[list[T]], Awaitable[Sequence[R]]],
+        *,
+        then: Callable[[list[T], Sequence[R]], Awaitable[None]] | None = None,
+        max_batch: int = 1000,
     ) -> None:
         self._flush = flush
+        self._then = then
+        self._trailing: set[asyncio.Task[None]] = set()
         self._max_batch = max_batch
         self._pending: list[tuple[T, asyncio.Future[R]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -49,8 +61,9 @@ class Coalescer(Generic[T, R]):
 
     async def drain(self) -> None:
         """Return when everything submitted so far has been answered."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._task is not None or self._trailing:
+            waiting = self._trailing if self._task is None else {self._task, *self._trailing}
+            await asyncio.wait(waiting)
 
     async def _run(self) -> None:
         try:
@@ -68,17 +81,47 @@ class Coalescer(Generic[T, R]):
         try:
             results = await self._flush([item for item, _ in batch])
         except BaseException as error:
-            # A cancelled flush leaves the outcome unknown to its callers.
-            for _, future in batch:
-                if future.done():
-                    continue
-                if isinstance(error, asyncio.CancelledError):
-                    future.cancel()
-                else:
-                    future.set_exception(error)
+            _refuse(batch, error)
             if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
                 raise
             return
-        for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():
-                future.set_result(result)
+        if self._then is None:
+            _answer(batch, results)
+            return
+        task = asyncio.create_task(self._trail(batch, results), name="oqron-flush-then")
+        self._trailing.add(task)
+        task.add_done_callback(self._trailing.discard)
+
+    async def _trail(
+        self, batch: list[tuple[T, asyncio.Future[R]]], results: Sequence[R]
+    ) -> None:
+        try:
+            if self._then is not None:
+                await self._then([item for item, _ in batch], results)
+        except Exception:
+            # What was flushed is done, whatever became of the step after it.
+            log.exception("a step after a flush failed")
+            _answer(batch, results)
+        except BaseException as error:
+            _refuse(batch, error)
+            if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
+                raise
+        else:
+            _answer(batch, results)
+
+
+def _refuse(batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
+    for _, future in batch:
+        if future.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            # A cancelled flush leaves the outcome unknown to its callers.
+            future.cancel()
+        else:
+            future.set_exception(error)
+
+
+def _answer(batch: list[tuple[T, asyncio.Future[R]]], results: Sequence[R]) -> None:
+    for (_, future), result in zip(batch, results, strict=True):
+        if not future.done():
+            future.set_result(result)

@@ -425,9 +425,9 @@ class Orders:
             now=await self._settle_time(claim),
             keep_for=self._session.settings.retention.completed_for,
         )
-        result = await self._settle(claim, write)
+        session = self._session
+        result = await self._patiently(claim, lambda: session.settle(write, claim.lease))
         self._end_completed(claim, result, encoded, refusal)
-        await self._session.ack(claim.lease)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """Write many ends in one batch; False where the lease is lost."""

@@ -64,6 +64,9 @@ class Session:
         )
         self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many)
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
+        self._settles: Coalescer[tuple[Write, Lease], WriteResult] = Coalescer(
+            self._write_settles, then=self._ack_settled
+        )
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,6 +121,28 @@ class Session:
     async def write(self, write: Write) -> WriteResult:
         """Write one, in a flush shared with whoever writes at the same time."""
         return await self._writes.submit(write)
+
+    async def settle(self, write: Write, lease: Lease) -> WriteResult:
+        """
+        Write the end of a job, then acknowledge its lease if it was applied.
+
+        Both in flushes shared with whoever settles at the same time.
+        """
+        return await self._settles.submit((write, lease))
+
+    async def _write_settles(
+        self, items: Sequence[tuple[Write, Lease]]
+    ) -> Sequence[WriteResult]:
+        return await self.write_many([write for write, _ in items])
+
+    async def _ack_settled(
+        self, items: Sequence[tuple[Write, Lease]], results: Sequence[WriteResult]
+    ) -> None:
+        leases = [
+            lease for (_, lease), result in zip(items, results, strict=True) if result.applied
+        ]
+        if leases:
+            await self.ack_many(leases)
 
     async def write_atomic(self, writes: Sequence[Write]) -> None:
         """
@@ -251,6 +276,7 @@ class Session:
             return 0
         try:
             async with asyncio.timeout(timeout / 4):
+                await self._settles.drain()
                 await self._writes.drain()
                 await self._acks.drain()
                 await self._publishes.drain()

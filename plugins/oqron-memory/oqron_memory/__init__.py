@@ -18,7 +18,6 @@ from oqron_core.hookspecs import (
     hookimpl,
 )
 from oqron_core.planes import DurablePlane, HotPlane, PlaneContext
-
 from oqron_memory._settings import MemorySettings
 from oqron_memory._store import MemoryStore
 
@@ -79,13 +78,13 @@ def oqron_register_durable_planes(register: RegisterDurablePlane) -> None:
 
 
 async def _check(settings: MemorySettings) -> tuple[bool, str]:
-    limit = "no limit" if settings.max_bytes is None else f"{settings.max_bytes} bytes"
+    """Say what the store keeps; there is no server that could be down."""
     async with connect(settings) as store:
-        scope = "the process"
-        return True, f"{store!r} lives and dies with {scope}; max_bytes: {limit}"
+        limit = "no limit" if store.max_bytes is None else f"{store.max_bytes} bytes"
+        return True, f"{store!r} lives and dies with the process; max_bytes: {limit}"
 
 
 @hookimpl
 def oqron_doctor(report: DoctorReport) -> None:
-    """Say what a memory store keeps."""
+    """Add one check: what the store holds, and its limit."""
     report("memory store", _check)

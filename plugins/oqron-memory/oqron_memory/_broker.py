@@ -23,7 +23,6 @@ from oqron_core.planes import (
     lease_ms,
     seconds,
 )
-
 from oqron_memory._queue import LEASED, Item, Queue
 from oqron_memory._store import MemoryStore, ScopeState
 from oqron_memory._wake import NEVER, Gate, Waker, sleep_until_woken
@@ -280,7 +279,7 @@ class MemoryBroker(Broker):
         results = []
         with self._store.lock:
             state = self._state.queues.get(queue)
-            for id in ids:  # noqa: A001 - the contract's word
+            for id in ids:
                 item = None if state is None else state.items.get(id)
                 if state is not None and item is not None:
                     state.lift(item)

@@ -15,7 +15,6 @@ from oqron_core.planes import (
     encode,
     ttl_ms,
 )
-
 from oqron_memory._store import CacheEntry, MemoryStore, ScopeState
 from oqron_memory._wake import Gate
 
@@ -48,7 +47,9 @@ class MemoryCache(Cache):
         # Encoded values never change, so they are decoded outside the lock.
         return [MISSING if entry is None else entry.data.load() for entry in found]
 
-    async def set_many(self, entries: Mapping[str, Any], *, ttl: float | None = None) -> None:
+    async def set_many(
+        self, entries: Mapping[str, Any], *, ttl: float | None = None
+    ) -> None:
         self._gate.check()
         lasts = ttl_ms(ttl)
         encoded = {key: self._encode(key, value) for key, value in entries.items()}
@@ -58,9 +59,8 @@ class MemoryCache(Cache):
         with store.lock:
             now = store.clock.now()
             store.sweep(now)
-            store.make_room(now)
             if store.max_bytes is not None:
-                self._charge(encoded)
+                self._charge(encoded, now)
             for key, data in encoded.items():
                 self._put(key, data, None if lasts is None else now + lasts)
 
@@ -74,9 +74,8 @@ class MemoryCache(Cache):
             store.sweep(now)
             if self._cache.get(key, now) is not None:
                 return False
-            store.make_room(now)
             if store.max_bytes is not None:
-                self._charge({key: data})
+                self._charge({key: data}, now)
             self._put(key, data, None if lasts is None else now + lasts)
             return True
 
@@ -91,30 +90,30 @@ class MemoryCache(Cache):
             self._store.sweep(now)
             for key in keys:
                 results.append(self._cache.get(key, now) is not None)
-                self._pop(key)
+                entry = self._cache.pop(key)
+                if entry is not None:
+                    self._store.used -= entry.size
         return results
 
     def _encode(self, key: str, value: Any) -> Json:
         check_key(key)
         return encode(value, "value", max_bytes=self._max_bytes)
 
-    def _charge(self, encoded: Mapping[str, Json]) -> None:
+    def _charge(self, encoded: Mapping[str, Json], now: int) -> None:
         """Account for all entries at once, so that all are written or none."""
-        for key in encoded:
-            self._pop(key)
-        self._store.charge(sum(map(_size, encoded, encoded.values())))
+
+        def growth() -> int:
+            old = sum(self._cache.size_of(key) for key in encoded)
+            return sum(map(_size, encoded, encoded.values())) - old
+
+        self._store.charge_or_make_room(growth, now)
 
     def _put(self, key: str, data: Json, expires_at: int | None) -> None:
-        self._pop(key)
+        self._cache.pop(key)
         entry = CacheEntry(data)
         if self._store.max_bytes is not None:
             entry.size = _size(key, data)
         self._cache.put(key, entry, expires_at)
-
-    def _pop(self, key: str) -> None:
-        entry = self._cache.pop(key)
-        if entry is not None:
-            self._store.used -= entry.size
 
 
 def _size(key: str, data: Json) -> int:

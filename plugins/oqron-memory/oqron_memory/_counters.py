@@ -18,7 +18,6 @@ from oqron_core.planes import (
     check_limit,
     ttl_ms,
 )
-
 from oqron_memory._store import Counter, LimitState, MemoryStore, ScopeState
 from oqron_memory._wake import Gate
 
@@ -100,7 +99,7 @@ class MemoryCounters(Counters):
         self._gate.check()
         check_key(key)
         check_limit(cost, "cost")
-        if not isinstance(limit, _TYPES):
+        if type(limit) not in _TYPES:
             reason = f"must be FixedWindow, SlidingWindow or TokenBucket, not {limit!r}"
             raise InvalidValueError("limit", reason)
         most = limit.capacity if isinstance(limit, TokenBucket) else limit.limit
@@ -196,7 +195,7 @@ def _windows(state: LimitState | None, start: int, per: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _sliding_wait(  # noqa: PLR0913, PLR0917 - the numbers of two windows
+def _sliding_wait(
     limit: int, per: int, taken: int, before: int, spent: int, need: int
 ) -> int:
     """Milliseconds until *need* fits, if nobody else takes any."""

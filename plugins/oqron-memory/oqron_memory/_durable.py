@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
-from oqron_core.exceptions import ConflictError, InvalidValueError
+from oqron_core.exceptions import ConflictError, InvalidValueError, UnavailableError
 from oqron_core.planes import (
     KEEP,
     Capabilities,
@@ -39,7 +40,6 @@ from oqron_core.planes import (
     encode_fields,
     encode_object,
 )
-
 from oqron_memory._matching import Matcher, holds, order_key, order_values, plain
 from oqron_memory._records import Namespace
 from oqron_memory._rows import Row
@@ -71,10 +71,11 @@ def health(store: MemoryStore) -> Health:
     """How the store is."""
     reasons: tuple[str, ...] = ()
     if store.max_bytes is not None and store.used * 10 >= store.max_bytes * 9:
-        reasons = (
+        full = (
             f"{store.used} bytes of max_bytes = {store.max_bytes} are used; prune, or "
-            "raise [memory] max_bytes",
+            "raise [memory] max_bytes"
         )
+        reasons = (full,)
     return Health(ok=True, reasons=reasons, details=store.sizes())
 
 
@@ -194,15 +195,30 @@ class MemoryDurablePlane(DurablePlane):
         with store.lock:
             now = store.clock.now()
             store.sweep(now)
-            store.make_room(now)
-            step = _Step(store, self._state, now, self._max_bytes)
             try:
-                return step.run(writes, prepared, returning, atomic=atomic)
-            except BaseException:
-                step.roll_back()
-                raise
-            finally:
-                step.finish(len(writes))
+                return self._attempt(writes, prepared, returning, now, atomic=atomic)
+            except UnavailableError:
+                if not store.make_room(now):
+                    raise
+            return self._attempt(writes, prepared, returning, now, atomic=atomic)
+
+    def _attempt(
+        self,
+        writes: Sequence[Write],
+        prepared: list[_Prepared],
+        returning: Sequence[str] | None,
+        now: int,
+        *,
+        atomic: bool,
+    ) -> list[WriteResult]:
+        step = _Step(self._store, self._state, now, self._max_bytes)
+        try:
+            return step.run(writes, prepared, returning, atomic=atomic)
+        except BaseException:
+            step.roll_back()
+            raise
+        finally:
+            step.finish(len(writes))
 
     # --- reading ------------------------------------------------------------
 
@@ -219,7 +235,11 @@ class MemoryDurablePlane(DurablePlane):
                 found = _by_address(query, spaces, matcher, after, now)
             records = [
                 Record.lazy(
-                    space.name, row.id, _only(row.fields, query.fields), row.inserted_at, row.at
+                    space.name,
+                    row.id,
+                    _only(row.fields, query.fields),
+                    row.inserted_at,
+                    row.at,
                 )
                 for space, row in found[: query.limit]
             ]
@@ -250,19 +270,47 @@ class MemoryDurablePlane(DurablePlane):
         if check_limit(limit) < 1:
             raise InvalidValueError("limit", "must be at least 1")
         matcher = Matcher(query)
-        pruned = 0
         with self._store.lock:
-            records = self._state.records
-            for space in records.select(query):
-                rows = _prunable(space, matcher, limit - pruned)
-                for row in rows:
-                    space.drop(row)
-                    self._store.used -= row.size
-                pruned += len(rows)
-                records.tidy(space)
+            spaces = self._state.records.select(query)
+        pruned = 0
+        for space in spaces:
+            for rows in self._prunable(space, matcher, limit):
+                with self._store.lock:
+                    pruned += self._prune(space, matcher, rows, limit - pruned)
                 if pruned >= limit:
-                    break
+                    return pruned
+                # Writers, in this loop and in other threads, go in between.
+                await asyncio.sleep(0)
         return pruned
+
+    def _prunable(
+        self, space: Namespace, matcher: Matcher, limit: int
+    ) -> Iterator[Sequence[Row]]:
+        """Give rows that may match in parts, expired ones included."""
+        with self._store.lock:
+            if matcher.expired_by is not None:
+                rows = space.expiring_by(matcher.expired_by)
+            elif matcher.always:
+                rows = list(itertools.islice(space.rows.values(), limit))
+            else:
+                rows = list(space.rows.values())
+        for start in range(0, len(rows), _STEP):
+            yield rows[start : start + _STEP]
+
+    def _prune(
+        self, space: Namespace, matcher: Matcher, rows: Sequence[Row], limit: int
+    ) -> int:
+        """Delete those of *rows* that are still there and match; under the lock."""
+        count = 0
+        for row in rows:
+            if count >= limit:
+                break
+            if space.rows.get(row.id) is row and matcher.matches(row, space.name):
+                space.drop(row)
+                self._store.used -= row.size
+                count += 1
+        self._state.records.tidy(space)
+        return count
 
     async def now(self) -> int:
         self._gate.check()
@@ -276,7 +324,16 @@ class MemoryDurablePlane(DurablePlane):
 class _Step:
     """Some writes under one hold of the lock, which can be undone."""
 
-    __slots__ = ("_max_bytes", "_metered", "_now", "_saved", "_spaces", "_state", "_store", "_used")
+    __slots__ = (
+        "_max_bytes",
+        "_metered",
+        "_now",
+        "_saved",
+        "_spaces",
+        "_state",
+        "_store",
+        "_used",
+    )
 
     def __init__(
         self, store: MemoryStore, state: ScopeState, now: int, max_bytes: int
@@ -402,7 +459,7 @@ class _Step:
 
     def roll_back(self) -> None:
         """Put back what was before the step."""
-        for space, id, row, fields, expires_at, size in reversed(self._saved):  # noqa: A001 - the column
+        for space, id, row, fields, expires_at, size in reversed(self._saved):
             now = space.rows.get(id)
             if now is not None and now is not row:
                 space.drop(now)
@@ -430,7 +487,7 @@ class _Step:
             self._store.used -= records.sweep(first, self._now, 2 * count + 16)
 
 
-def _size(id: str, fields: Mapping[str, Any]) -> int:  # noqa: A002 - the column
+def _size(id: str, fields: Mapping[str, Any]) -> int:
     return len(id) + len(encode_object(fields))
 
 
@@ -455,7 +512,9 @@ def _append(fields: dict[str, Any], append: Mapping[str, Json], max_bytes: int) 
         head = have.data.rstrip()[:-1]
         comma = b"" if head.strip() == b"[" else b","
         fields[name] = encode(
-            Json(b"".join((head, comma, inner, b"]"))), f"append.{name}", max_bytes=max_bytes
+            Json(b"".join((head, comma, inner, b"]"))),
+            f"append.{name}",
+            max_bytes=max_bytes,
         )
     return True
 
@@ -546,25 +605,3 @@ def _count_by(
 def _check_by(by: object) -> None:
     if type(by) is not str or not by.isascii() or not by.isidentifier():
         raise InvalidValueError("by", f"{by!r} is neither namespace nor a field name")
-
-
-def _prunable(space: Namespace, matcher: Matcher, limit: int) -> list[Row]:
-    """Find up to *limit* rows that match, expired ones included."""
-    rows: list[Row] = []
-    if matcher.expired_by is None:
-        for row in space.rows.values():
-            if matcher.always or matcher.matches(row, space.name):
-                rows.append(row)
-                if len(rows) >= limit:
-                    break
-        return rows
-    spared: list[Row] = []
-    while len(rows) < limit:
-        due = space.expiring.pop_due(matcher.expired_by)
-        if due is None:
-            break
-        (rows if matcher.matches(due, space.name) else spared).append(due)
-    for row in spared:
-        if row.at is not None:
-            space.expiring.set(row, row.at)
-    return rows

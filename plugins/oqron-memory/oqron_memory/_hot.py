@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from oqron_core.planes import Capabilities, Health, HotPlane, PlaneContext, Scope
-
 from oqron_memory._broker import MemoryBroker
 from oqron_memory._cache import MemoryCache
 from oqron_memory._counters import MemoryCounters

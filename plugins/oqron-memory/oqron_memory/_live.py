@@ -23,7 +23,6 @@ from oqron_core.planes import (
     encode_object,
     seconds,
 )
-
 from oqron_memory._store import LiveRun, MemoryStore, ScopeState
 from oqron_memory._wake import Gate
 
@@ -74,7 +73,6 @@ class MemoryLiveRuns(LiveRuns):
         with store.lock:
             now = store.clock.now()
             store.sweep(now)
-            store.make_room(now)
             for merge in merges:
                 self._merge(merge, now)
 
@@ -83,12 +81,16 @@ class MemoryLiveRuns(LiveRuns):
         for name in _LISTS:
             if name in change.fields:
                 reason = f"{name} is appended to, not set; pass {name}=[...]"
-                raise InvalidValueError(f"fields.{name}", reason)
+                path = f"fields.{name}"
+                raise InvalidValueError(path, reason)
         return _Merge(
             change.run_id,
             encode_fields(change.fields, "fields", max_bytes=self._max_bytes),
             [encode(entry, "logs", max_bytes=self._max_bytes) for entry in change.logs],
-            [encode(entry, "timeline", max_bytes=self._max_bytes) for entry in change.timeline],
+            [
+                encode(entry, "timeline", max_bytes=self._max_bytes)
+                for entry in change.timeline
+            ],
         )
 
     def _merge(self, merge: _Merge, now: int) -> None:
@@ -96,7 +98,7 @@ class MemoryLiveRuns(LiveRuns):
         grown = 0
         if self._store.max_bytes is not None:
             grown = self._grown(run, merge)
-            self._store.charge(grown)
+            self._store.charge_or_make_room(lambda: grown, now)
         if run is None:
             run = self._live[merge.run_id] = LiveRun()
         else:
@@ -168,7 +170,9 @@ class MemoryLiveRuns(LiveRuns):
             return [run_id for run_id, _ in itertools.islice(old, limit)]
 
 
-def _decode(fields: dict[str, Any], logs: list[Json], timeline: list[Json]) -> dict[str, Any]:
+def _decode(
+    fields: dict[str, Any], logs: list[Json], timeline: list[Json]
+) -> dict[str, Any]:
     value = decode_fields(fields)
     value["logs"] = [entry.load() for entry in logs]
     value["timeline"] = [entry.load() for entry in timeline]

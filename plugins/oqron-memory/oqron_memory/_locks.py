@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from oqron_core.planes import Lease, Locks, check_key, check_name, lease_ms
-
 from oqron_memory._store import Held, MemoryStore, ScopeState
 from oqron_memory._wake import Gate
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from oqron_core.planes import LAST, MISSING, Json, Query, canonical, encode, rank
-
 from oqron_memory._rows import Row
 
 
@@ -122,9 +121,7 @@ class Matcher:
         bounds = [
             math.ceil(value) - 1 if operator == "<" else math.floor(value)
             for name, operator, value in query.where
-            if name == "expires_at"
-            and operator in {"<", "<="}
-            and type(value) in _NUMBERS
+            if name == "expires_at" and operator in {"<", "<="} and type(value) in _NUMBERS
         ]
         self.expired_by = min(bounds) if bounds else None
 
@@ -159,9 +156,7 @@ def order_values(query: Query, row: Row, namespace: str) -> list[Any]:
     return [None if value is MISSING else value for value in values]
 
 
-def order_key(
-    query: Query, values: Sequence[Any], namespace: str, id: str  # noqa: A002 - the column
-) -> OrderKey:
+def order_key(query: Query, values: Sequence[Any], namespace: str, id: str) -> OrderKey:
     """Make what a row is sorted by, ending in its address so that none are equal."""
     key: list[Any] = []
     for value, (_, direction) in zip(values, query.order_by, strict=True):

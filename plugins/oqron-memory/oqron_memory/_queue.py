@@ -8,7 +8,6 @@ from collections import OrderedDict
 from typing import Final
 
 from oqron_core.planes import Lease, Order
-
 from oqron_memory._timed import Timed, TimedHeap
 
 
@@ -36,7 +35,7 @@ class Item(Timed):
 
     __slots__ = ("deliveries", "id", "owner", "priority", "seq", "state", "token")
 
-    def __init__(self, id: str, priority: int, seq: int) -> None:  # noqa: A002 - the contract's word
+    def __init__(self, id: str, priority: int, seq: int) -> None:
         self.at = None
         self.ticket = None
         self.id = id
@@ -133,7 +132,7 @@ class Queue:
         ready = sum(len(b.fifo) + len(b.lifo or ()) for b in self._buckets.values())
         return ready + len(self._priorities) + len(self.delayed) + len(self.leased)
 
-    def new_item(self, id: str, priority: int) -> Item:  # noqa: A002 - the contract's word
+    def new_item(self, id: str, priority: int) -> Item:
         """Make an item at the end of the order; it is not ready yet."""
         self._seq += 1
         item = Item(id, priority, self._seq)
@@ -190,7 +189,7 @@ class Queue:
             return lapse if due is None else due
         return min(due, lapse)
 
-    def lease(  # noqa: PLR0913 - the facts of a lease
+    def lease(
         self, owner: str, expires_at: int, limit: int, order: Order, token: int
     ) -> list[Lease]:
         """Lease up to *limit* items that are ready; tokens follow *token*."""

@@ -9,7 +9,6 @@ from typing import Final
 
 from oqron_core.planes import Query
 from oqron_core.taxonomy import RecordKind, classify_namespace
-
 from oqron_memory._rows import Row
 from oqron_memory._timed import TimedHeap
 
@@ -48,7 +47,7 @@ class Namespace:
         """How many entries its indexes hold, stale ones included."""
         return len(self._order or ()) + len(self._late) + len(self.expiring)
 
-    def get(self, id: str, now: int) -> Row | None:  # noqa: A002 - the column
+    def get(self, id: str, now: int) -> Row | None:
         """Give the row of *id*, or None where it is absent or expired."""
         row = self.rows.get(id)
         if row is None or (row.at is not None and row.at <= now):
@@ -82,7 +81,7 @@ class Namespace:
         del self.rows[row.id]
         self.expiring.discard(row)
 
-    def after(self, id: str | None, now: int) -> Iterator[Row]:  # noqa: A002 - the column
+    def after(self, id: str | None, now: int) -> Iterator[Row]:
         """Walk the rows after *id* in the order of ids; all of them for None."""
         order = self._sorted()
         start = 0 if id is None else bisect.bisect_right(order, id)
@@ -106,6 +105,10 @@ class Namespace:
             order.sort()
             self._late = []
         return order
+
+    def expiring_by(self, at: int) -> list[Row]:
+        """List the rows that expire by *at*."""
+        return self.expiring.by(at)
 
     def present(self, now: int) -> Iterator[Row]:
         """Walk the rows that have not expired, in no order."""

@@ -25,7 +25,7 @@ class Row(Timed):
 
     __slots__ = ("fields", "id", "inserted_at", "size")
 
-    def __init__(self, id: str, fields: Mapping[str, Any], inserted_at: int) -> None:  # noqa: A002 - the column
+    def __init__(self, id: str, fields: Mapping[str, Any], inserted_at: int) -> None:
         self.at = None
         self.ticket = None
         self.id = id

@@ -8,7 +8,6 @@ import attrs
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import Clock
-
 from oqron_memory._store import MemoryStore
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import Json, Signal, Signals, check_key, encode
-
 from oqron_memory._store import MemoryStore, ScopeState
 from oqron_memory._wake import Gate, Waker, sleep_until_woken
 

@@ -7,18 +7,26 @@ import threading
 import weakref
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Final
 
 from oqron_core.exceptions import ClosedError, InvalidValueError, UnavailableError
 from oqron_core.planes import Clock, Json, Scope, SystemClock
-
 from oqron_memory._queue import Queue
 from oqron_memory._records import Records
 from oqron_memory._timed import Kept, TimedHeap, TimedMap
 from oqron_memory._wake import Gate, Waker
 
 
-__all__ = ["CacheEntry", "Counter", "Held", "LimitState", "LiveRun", "MemoryStore", "ScopeState"]
+__all__ = [
+    "CacheEntry",
+    "Counter",
+    "Held",
+    "LimitState",
+    "LiveRun",
+    "MemoryStore",
+    "ScopeState",
+]
 
 _SWEEP: Final = 32
 """How many expired things one call removes: more than it can add."""
@@ -234,12 +242,31 @@ class MemoryStore:
                 raise UnavailableError(msg)
         self.used += grown
 
-    def make_room(self, now: int) -> None:
-        """Remove all that has expired where the store is nearly full."""
-        if self.max_bytes is not None and self.used * 8 > self.max_bytes * 7:
-            self.sweep(now, most=2**31)
-            for state in self._scopes.values():
-                self.used -= state.records.remove_expired(now)
+    def charge_or_make_room(self, growth: Callable[[], int], now: int) -> None:
+        """
+        As `charge`, but remove all that has expired before refusing.
+
+        Args:
+            growth: Says how many more bytes; asked again after making room.
+            now: The time.
+
+        Raises:
+            UnavailableError: The limit is reached; nothing was accounted for.
+        """
+        try:
+            self.charge(growth())
+        except UnavailableError:
+            if not self.make_room(now):
+                raise
+            self.charge(growth())
+
+    def make_room(self, now: int) -> int:
+        """Remove all that has expired; gives the bytes that it took."""
+        before = self.used
+        self.sweep(now, most=2**31)
+        for state in self._scopes.values():
+            self.used -= state.records.remove_expired(now)
+        return before - self.used
 
     def sizes(self) -> dict[str, int]:
         """
@@ -283,7 +310,7 @@ class MemoryStore:
 
 def _after_fork_in_child() -> None:
     for store in list(_stores):
-        store._after_fork()  # noqa: SLF001 - of the same module
+        store._after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -102,9 +102,25 @@ class TimedHeap(Generic[T]):
         while heap:
             ticket = heap[0]
             if ticket[2].ticket is ticket:
-                return ticket[0]
+                at: int = ticket[0]
+                return at
             heapq.heappop(heap)
         return None
+
+    def by(self, at: int) -> list[T]:
+        """List what is due by *at*, in no order, without looking at the rest."""
+        heap = self._heap
+        found: list[T] = []
+        places = [0]
+        while places:
+            place = places.pop()
+            # What lies below an entry is never due before it.
+            if place < len(heap) and heap[place][0] <= at:
+                places += (2 * place + 1, 2 * place + 2)
+                thing: T = heap[place][2]
+                if thing.ticket is heap[place] and thing.at is not None and thing.at <= at:
+                    found.append(thing)
+        return found
 
     def _push(self, thing: T, at: int) -> None:
         self._serial += 1
@@ -168,6 +184,11 @@ class TimedMap(Generic[K]):
         if entry is None or (entry.at is not None and entry.at <= now):
             return None
         return entry
+
+    def size_of(self, key: Any) -> int:
+        """Say what is accounted for under *key*, expired or not."""
+        entry = self._entries.get(key)
+        return 0 if entry is None else entry.size
 
     def put(self, key: Any, entry: K, at: int | None) -> None:
         """Put a new *entry* under *key*; what was there must be taken out first."""

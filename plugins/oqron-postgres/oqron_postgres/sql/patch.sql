@@ -6,12 +6,35 @@ WITH clock AS MATERIALIZED (
     CASE WHEN g.ok AND NOT d.k THEN d.e ELSE r.expires_at END AS expires_at,
     CASE
       WHEN NOT g.ok THEN r.value
-      WHEN d.u IS NULL THEN r.value || d.s
-      ELSE (r.value || d.s) - d.u
+      WHEN d.u IS NULL AND d.c IS NULL AND d.a IS NULL THEN r.value || d.s
+      ELSE (
+        (r.value || d.s)
+        || coalesce(
+          (
+            SELECT jsonb_object_agg(
+              e.key,
+              coalesce((r.value ->> e.key)::numeric, 0) + (e.value)::numeric
+            )
+            FROM jsonb_each(d.c) AS e
+          ),
+          '{}'
+        )
+        || coalesce(
+          (
+            SELECT jsonb_object_agg(e.key, coalesce(r.value -> e.key, '[]') || e.value)
+            FROM jsonb_each(d.a) AS e
+          ),
+          '{}'
+        )
+      ) - coalesce(d.u, '{}')
     END AS value,
     g.ok
-  FROM jsonb_to_recordset(CAST(:doc AS jsonb))
-    AS d(o int, n text, i text, s jsonb, u text[], x jsonb, m text[], k boolean, e bigint)
+  FROM jsonb_to_recordset(CAST(:doc AS jsonb)) AS d(
+    o int, n text, i text,
+    s jsonb, u text[], c jsonb, a jsonb,
+    x jsonb, m text[],
+    k boolean, e bigint
+  )
   -- One probe of the primary key per id, whatever the statistics say: OFFSET 0 keeps
   -- the planner from turning the probes into a walk over the namespace. The lock makes
   -- sure that the row is still there when it is written below.
@@ -30,7 +53,21 @@ WITH clock AS MATERIALIZED (
         SELECT FROM jsonb_each(d.x) AS e
         WHERE (r.value -> e.key) IS DISTINCT FROM e.value
       ))
-      AND (d.m IS NULL OR NOT r.value ?| d.m) AS ok
+      AND (d.m IS NULL OR NOT r.value ?| d.m)
+      AND (d.c IS NULL OR NOT EXISTS (
+        SELECT FROM jsonb_each(d.c) AS e
+        WHERE CASE
+          WHEN NOT r.value ? e.key THEN false
+          WHEN jsonb_typeof(r.value -> e.key) <> 'number' THEN true
+          WHEN (r.value ->> e.key) !~ '^-?[0-9]+$' THEN true
+          ELSE (r.value ->> e.key)::numeric + (e.value)::numeric
+            NOT BETWEEN -9223372036854775808 AND 9223372036854775807
+        END
+      ))
+      AND (d.a IS NULL OR NOT EXISTS (
+        SELECT FROM jsonb_each(d.a) AS e
+        WHERE jsonb_typeof(r.value -> e.key) <> 'array'
+      )) AS ok
     OFFSET 0
   ) AS g
 ), written AS (

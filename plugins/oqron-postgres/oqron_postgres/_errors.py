@@ -1,0 +1,145 @@
+"""The one place where errors of the driver become errors of oqron."""
+
+from __future__ import annotations
+
+import contextlib
+
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from oqron_core.exceptions import (
+    ClosedError,
+    InvalidValueError,
+    OqronError,
+    SchemaError,
+    StorageError,
+    TimedOutError,
+    UnavailableError,
+)
+
+
+__all__ = ["APPLY", "is_transient", "translate", "translated"]
+
+APPLY: Final = "run `oqron schema apply`"
+"""What mends a schema."""
+
+_ROLLED_BACK: Final = frozenset({"40001", "40P01"})
+_SCHEMA: Final = frozenset({"42P01", "42703", "3F000", "42883", "42P10"})
+_TIMED_OUT: Final = frozenset({"57014", "55P03", "25P03", "25P04"})
+_CLASSES_UNAVAILABLE: Final = frozenset({"08", "53", "57", "58"})
+_CLASSES_VALUE: Final = frozenset({"22", "23", "54"})
+
+
+def _sqlstate(error: BaseException) -> str:
+    # SQLAlchemy wraps the driver's error, whatever the driver is.
+    inner = getattr(error, "orig", None) or error
+    state = getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None)
+    return state if isinstance(state, str) else ""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the server rolled the statement back and asks to try again."""
+    return _sqlstate(error) in _ROLLED_BACK
+
+
+def _is_driver_error(error: BaseException) -> bool:
+    if isinstance(error, (psycopg.Error, PoolTimeout, PoolClosed, TooManyRequests)):
+        return True
+    # Of a caller's own connection; imported by whoever made one.
+    return type(error).__module__.split(".")[0] in {
+        "sqlalchemy",
+        "psycopg",
+        "psycopg2",
+        "asyncpg",
+        "pg8000",
+    }
+
+
+def _pool_timeout(pool_size: int, pool_timeout: float) -> OqronError:
+    msg = (
+        f"no connection was free within {pool_timeout:g} s; all {pool_size} of the pool "
+        "are in use. Raise pool_size or send fewer calls at once"
+    )
+    return TimedOutError(msg)
+
+
+def _of_state(state: str) -> OqronError | None:  # noqa: PLR0911 - a table
+    if state in _ROLLED_BACK:
+        return UnavailableError("the transaction was rolled back by the server; run it again")
+    if state in _SCHEMA:
+        msg = f"the tables of oqron are missing or of another version; {APPLY}"
+        return SchemaError(msg)
+    if state == "57014":
+        return TimedOutError("the statement took longer than statement_timeout allows")
+    if state in _TIMED_OUT:
+        return TimedOutError("the server ended the statement because of one of its timeouts")
+    if state == "25006":
+        msg = "the server is read-only: a standby, or default_transaction_read_only is on"
+        return UnavailableError(msg)
+    if state == "25P02":
+        msg = "the caller's transaction has failed before; roll it back"
+        return StorageError(msg)
+    if state == "42501":
+        msg = "the role may not do this; `oqron schema roles` prints what it needs"
+        return StorageError(msg)
+    if state == "53300":
+        msg = "the server has no connection left; lower pool_size or raise max_connections"
+        return UnavailableError(msg)
+    if state[:2] in _CLASSES_VALUE:
+        msg = f"is refused by PostgreSQL (SQLSTATE {state})"
+        return InvalidValueError("value", msg)
+    if state[:2] in _CLASSES_UNAVAILABLE:
+        return UnavailableError(f"PostgreSQL does not serve calls now (SQLSTATE {state})")
+    return None
+
+
+def translate(
+    error: BaseException, *, pool_size: int = 0, pool_timeout: float = 0.0
+) -> OqronError | None:
+    """
+    Say what an error of the driver is in our words, or None if it is none.
+
+    The messages hold a state code and a mend, never text of the driver: that may
+    quote a row.
+    """
+    if isinstance(error, PoolTimeout):
+        return _pool_timeout(pool_size, pool_timeout)
+    if isinstance(error, PoolClosed):
+        return ClosedError("the storage is closed")
+    if not _is_driver_error(error):
+        return None
+    state = _sqlstate(error)
+    if state:
+        known = _of_state(state)
+        return known or StorageError(f"PostgreSQL refused (SQLSTATE {state})")
+    inner = getattr(error, "orig", None) or error
+    if isinstance(inner, psycopg.OperationalError) or getattr(
+        error, "connection_invalidated", False
+    ):
+        return UnavailableError("the connection to PostgreSQL was lost or not made")
+    return StorageError(f"PostgreSQL refused ({type(inner).__name__})")
+
+
+def _quotes_rows(error: OqronError) -> bool:
+    # The driver's text for these holds the row, which must not reach a log.
+    return isinstance(error, InvalidValueError)
+
+
+@contextlib.contextmanager
+def translated(*, pool_size: int = 0, pool_timeout: float = 0.0) -> Iterator[None]:
+    """Raise our errors in place of the driver's; cancellation passes untouched."""
+    try:
+        yield
+    except OqronError:
+        raise
+    except Exception as error:
+        ours = translate(error, pool_size=pool_size, pool_timeout=pool_timeout)
+        if ours is None:
+            raise
+        if _quotes_rows(ours):
+            raise ours from None
+        raise ours from error

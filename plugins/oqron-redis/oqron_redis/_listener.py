@@ -1,0 +1,244 @@
+"""
+One connection that listens, for all who wait in this process.
+
+It carries wake-ups of queues and signals. It finds out by itself that it is broken,
+connects again, and tells everybody that something may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, final
+
+from redis import exceptions as driver
+
+from oqron_core.exceptions import ClosedError, OqronError
+from oqron_redis._errors import translate
+from oqron_redis._lane import discard
+
+
+__all__ = ["Listener", "Told"]
+
+_log = logging.getLogger("oqron.redis")
+
+_QUIET_FOR: Final = 15.0
+"""Seconds of silence after which the connection is asked whether it lives."""
+
+Told: TypeAlias = Callable[[bytes | None], None]
+"""Takes a message, or None where some may have been missed."""
+
+
+@final
+class Listener:
+    """
+    A pub/sub connection that subscribers share.
+
+    Args:
+        connect: Makes a connection that is not connected yet.
+        timeout: Seconds for a subscription to be confirmed.
+        connect_timeout: Seconds for one attempt to connect.
+        retries: More attempts before those who wait for a subscription fail.
+        pause: Gives the seconds to wait before attempt *n*.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        *,
+        timeout: float,  # noqa: ASYNC109 - a setting
+        connect_timeout: float,
+        retries: int,
+        pause: Callable[[int], float],
+    ) -> None:
+        self._make = connect
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._retries = retries
+        self._pause = pause
+        self._loop = asyncio.get_running_loop()
+        self._told: dict[bytes, list[Told]] = {}
+        self._confirmed: set[bytes] = set()
+        self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+        self._connection: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._writes: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def subscribe(self, channel: bytes, told: Told) -> None:
+        """
+        Call *told* with every message of *channel* from now on.
+
+        Raises:
+            UnavailableError: The server did not confirm.
+        """
+        if self._closed:
+            msg = "the Redis connection is closed"
+            raise ClosedError(msg)
+        self._told.setdefault(channel, []).append(told)
+        if self._task is None:
+            self._task = self._loop.create_task(self._run(), name="oqron-redis-listener")
+        self._changed.set()
+        if channel in self._confirmed:
+            return
+        confirmed: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(channel, []).append(confirmed)
+        try:
+            await self._send("SUBSCRIBE", channel)
+            async with asyncio.timeout(self._timeout):
+                await confirmed
+        except BaseException as error:
+            self.unsubscribe(channel, told)
+            if isinstance(error, TimeoutError):
+                raise translate(error) from error
+            raise
+        finally:
+            waiting = self._waiting.get(channel, [])
+            if confirmed in waiting:
+                waiting.remove(confirmed)
+
+    def unsubscribe(self, channel: bytes, told: Told) -> None:
+        """Stop calling *told*."""
+        subscribers = self._told.get(channel, [])
+        if told in subscribers:
+            subscribers.remove(told)
+        if not subscribers and self._told.pop(channel, None) is not None:
+            self._confirmed.discard(channel)
+            self._leave(channel)
+
+    async def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        for task in [*self._writes]:
+            task.cancel()
+            await asyncio.wait([task])
+        self._fail(ClosedError("the Redis connection was closed"))
+        self._told.clear()
+        await self._drop()
+
+    # --- the one task that reads ------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            if not self._told:
+                self._changed.clear()
+                await self._drop()
+                await self._changed.wait()
+                continue
+            try:
+                await self._connect()
+                failures = 0
+                await self._read()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - connects again, whatever it was
+                failures += 1
+                await self._broken(error, failures)
+
+    async def _broken(self, error: Exception, failures: int) -> None:
+        await self._drop()
+        _log.debug("the listening connection to Redis was lost")
+        if failures > self._retries:
+            self._fail(translate(error))
+        for subscribers in [*self._told.values()]:
+            for told in [*subscribers]:
+                told(None)
+        await asyncio.sleep(self._pause(failures))
+
+    async def _connect(self) -> None:
+        connection = self._make()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await connection.connect()
+        except BaseException:
+            await discard(connection)
+            raise
+        self._connection = connection
+        if self._told:
+            await self._send("SUBSCRIBE", *self._told)
+
+    async def _read(self) -> None:
+        connection = self._connection
+        asked = False
+        while self._told:
+            try:
+                async with asyncio.timeout(_QUIET_FOR if not asked else self._timeout):
+                    message = await connection.read_response(
+                        disable_decoding=True, disconnect_on_error=False
+                    )
+            except TimeoutError:
+                if asked:
+                    raise
+                asked = True
+                await self._send("PING")
+                continue
+            asked = False
+            self._deliver(message)
+
+    def _deliver(self, message: Any) -> None:
+        if not isinstance(message, list) or not message:
+            return
+        what = message[0]
+        if what == b"message":
+            for told in [*self._told.get(message[1], ())]:
+                told(message[2])
+        elif what == b"subscribe":
+            channel = message[1]
+            if channel not in self._told:
+                return
+            renewed = channel not in self._waiting or not self._waiting[channel]
+            self._confirmed.add(channel)
+            for confirmed in self._waiting.pop(channel, ()):
+                if not confirmed.done():
+                    confirmed.set_result(None)
+            if renewed:
+                for told in [*self._told[channel]]:
+                    told(None)
+
+    # --- writing ------------------------------------------------------------------
+
+    async def _send(self, *words: str | bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            # The task subscribes to everything as soon as it is connected.
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.send_command(*words, check_health=False)
+        except (OSError, driver.RedisError) as error:
+            # The task that reads finds out, too, and connects again.
+            _log.debug("writing to the listening connection failed: %s", type(error).__name__)
+
+    def _leave(self, channel: bytes) -> None:
+        if self._connection is None or self._closed:
+            return
+        task = self._loop.create_task(self._send_leave(channel))
+        # Kept until it is done, as asyncio keeps only weak references.
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _send_leave(self, channel: bytes) -> None:
+        # Somebody may have come back for the channel meanwhile.
+        if channel not in self._told:
+            await self._send("UNSUBSCRIBE", channel)
+
+    def _fail(self, error: OqronError) -> None:
+        for waiting in self._waiting.values():
+            for confirmed in waiting:
+                if not confirmed.done():
+                    confirmed.set_exception(type(error)(*error.args))
+        self._waiting.clear()
+
+    async def _drop(self) -> None:
+        self._confirmed.clear()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await discard(connection)

@@ -1,0 +1,283 @@
+"""What both planes share: the client, its lanes, the listener, the opening checks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, final
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.connection import Connection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from oqron_core.exceptions import ClosedError, ConfigError, UnavailableError
+from oqron_redis._checks import Facts, look_at, refuse, warn
+from oqron_redis._errors import translate
+from oqron_redis._lane import Arguments, Lane
+from oqron_redis._listener import Listener
+from oqron_redis._scripts import Script, script
+from oqron_redis._settings import RedisSettings
+
+
+__all__ = ["Store", "open_store"]
+
+# What a connection of ours is made with, whatever the client is set to: answers are
+# bytes in the form of RESP2, nothing is read out of turn, and time is kept by us.
+_OURS: Final = {
+    "decode_responses": False,
+    "protocol": 2,
+    "health_check_interval": 0,
+    "socket_timeout": None,
+    "retry_on_timeout": False,
+    "retry_on_error": [],
+}
+
+
+def _single_client(settings: RedisSettings) -> Redis:
+    options: dict[str, Any] = {"socket_connect_timeout": settings.connect_timeout}
+    if settings.username is not None:
+        options["username"] = settings.username
+    if settings.password is not None:
+        options["password"] = settings.password
+    if settings.database is not None:
+        options["db"] = settings.database
+    if settings.sentinel is None:
+        return Redis.from_url(settings.url, **options)
+    ask: dict[str, Any] = {"socket_timeout": settings.connect_timeout}
+    if settings.sentinel_username is not None:
+        ask["username"] = settings.sentinel_username
+    if settings.sentinel_password is not None:
+        ask["password"] = settings.sentinel_password
+    addresses = []
+    for address in settings.sentinels:
+        host, _, port = address.rpartition(":")
+        addresses.append((host.strip("[]"), int(port)))
+    sentinel = Sentinel(addresses, sentinel_kwargs=ask, **options)
+    return sentinel.master_for(settings.sentinel)
+
+
+def _cluster_client(settings: RedisSettings) -> RedisCluster:
+    options: dict[str, Any] = {
+        "socket_connect_timeout": settings.connect_timeout,
+        "socket_timeout": settings.timeout,
+    }
+    if settings.username is not None:
+        options["username"] = settings.username
+    if settings.password is not None:
+        options["password"] = settings.password
+    return RedisCluster.from_url(settings.url, **options)
+
+
+def _make_client(settings: RedisSettings) -> Any:
+    client = settings.client
+    if client is not None:
+        if isinstance(client, (Redis, RedisCluster)):
+            return client
+        reason = f"must be a redis.asyncio Redis or RedisCluster, not {type(client).__name__}"
+        raise ConfigError(f"redis.client: {reason}")
+    return _cluster_client(settings) if settings.cluster else _single_client(settings)
+
+
+@final
+class Store:
+    """
+    The connection that `oqron_redis.connect` gives to the planes.
+
+    Bound to the event loop and to the process that opened it.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self.client = _make_client(settings)
+        self.is_cluster = isinstance(self.client, RedisCluster)
+        self.facts: Facts | None = None
+        self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
+        self._lanes: dict[Any, Lane] = {}
+        self._listener: Listener | None = None
+        self._checking = asyncio.Lock()
+        self._closed = False
+
+    # --- calls --------------------------------------------------------------------
+
+    def run(
+        self,
+        name: str | Script,
+        keys: Sequence[bytes],
+        arguments: Sequence[bytes | int] = (),
+        *,
+        lane: int = 0,
+        again: bool = False,
+    ) -> asyncio.Future[Any]:
+        """
+        Run a script; the future gives its answer.
+
+        Args:
+            name: The script.
+            keys: All keys that it touches, in one slot.
+            arguments: What else it takes.
+            lane: Which connection, 0 for the hot plane.
+            again: Whether it only reads, and may be repeated.
+        """
+        return self._lane(keys[0], lane).call(
+            (len(keys), *keys, *arguments),
+            script=script(name) if isinstance(name, str) else name,
+            again=again,
+        )
+
+    def command(
+        self, *words: bytes | int, key: bytes, lane: int = 0, again: bool = False
+    ) -> asyncio.Future[Any]:
+        """Run one command that touches *key*; otherwise as `run`."""
+        return self._lane(key, lane).call(words, again=again)
+
+    async def ready(self) -> None:
+        """
+        Learn the nodes of a cluster, once.
+
+        Raises:
+            UnavailableError: No node answers.
+        """
+        if not self.is_cluster or self._nodes_known():
+            return
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout * 3):
+                await self.client.initialize()
+        except Exception as error:
+            raise translate(error) from error
+
+    def listener(self) -> Listener:
+        """Give the connection that listens."""
+        self._check_open()
+        if self._listener is None:
+            settings = self.settings
+            self._listener = Listener(
+                self._any_connection,
+                timeout=settings.timeout,
+                connect_timeout=settings.connect_timeout,
+                retries=settings.retries,
+                pause=self._pause,
+            )
+        return self._listener
+
+    async def check_server(self, *, persistent: bool) -> Facts:
+        """
+        Look at the server, once, and refuse what would lose jobs.
+
+        Args:
+            persistent: Whether to warn where the server does not persist.
+
+        Raises:
+            UnavailableError: It does not answer.
+            ConfigError: It may evict keys, or is too old.
+        """
+        async with self._checking:
+            if self.facts is None:
+                await self.ready()
+                facts = await look_at(self)
+                refuse(facts, self.settings)
+                self.facts = facts
+            warn(self.facts, persistent=persistent)
+            return self.facts
+
+    async def close(self) -> None:
+        """Close everything but a client that was handed in. Idempotent."""
+        self._closed = True
+        if os.getpid() != self._process:
+            return
+        if self._listener is not None:
+            await self._listener.close()
+        for lane in self._lanes.values():
+            await lane.close()
+        self._lanes.clear()
+        if self.settings.client is None:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self.client.aclose()
+            except Exception:  # noqa: BLE001, S110 - closing does not fail on a server that is gone
+                pass
+
+    # --- connections ----------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "the Redis connection is closed"
+            raise ClosedError(msg)
+        if os.getpid() != self._process:
+            msg = "this storage was opened before a fork; open one in the new process"
+            raise ClosedError(msg)
+        if asyncio.get_running_loop() is not self._loop:
+            msg = "this storage belongs to another event loop; open one in this loop"
+            raise ClosedError(msg)
+
+    def _lane(self, key: bytes, number: int) -> Lane:
+        self._check_open()
+        place: Any = number % self.settings.pool_size
+        if self.is_cluster:
+            node = self._node(key)
+            place = (node.name, place)
+        lane = self._lanes.get(place)
+        if lane is None:
+            settings = self.settings
+            lane = self._lanes[place] = Lane(
+                (lambda: _node_connection(node)) if self.is_cluster else self._any_connection,
+                timeout=settings.timeout,
+                connect_timeout=settings.connect_timeout,
+                retries=settings.retries,
+                pause=self._pause,
+                redirect=self._redirect if self.is_cluster else None,
+            )
+        return lane
+
+    def _nodes_known(self) -> bool:
+        return bool(self.client.get_nodes())
+
+    def _node(self, key: bytes) -> Any:
+        node = self.client.get_node_from_key(key) if self._nodes_known() else None
+        if node is None:
+            msg = "the Redis cluster cannot be reached"
+            raise UnavailableError(msg)
+        return node
+
+    async def _redirect(self, arguments: Arguments) -> Any:
+        # The client follows the cluster, and learns from it for the next call.
+        return await self.client.execute_command(*arguments, NEVER_DECODE=True)
+
+    def _any_connection(self) -> Any:
+        if self.is_cluster:
+            node = next(iter(self.client.get_primaries()), None)
+            if node is None:
+                msg = "the Redis cluster cannot be reached"
+                raise UnavailableError(msg)
+            return _node_connection(node)
+        pool = self.client.connection_pool
+        return pool.connection_class(**_options(pool.connection_kwargs))
+
+    def _pause(self, attempt: int) -> float:
+        settings = self.settings
+        doublings = min(attempt - 1, 30)
+        return float(min(settings.backoff * 2.0**doublings, settings.backoff_cap))
+
+
+def _options(options: Any) -> dict[str, Any]:
+    return {**options, **_OURS, "retry": Retry(NoBackoff(), 0)}
+
+
+def _node_connection(node: Any) -> Any:
+    cls = getattr(node, "connection_class", Connection)
+    return cls(**_options(node.connection_kwargs))
+
+
+@asynccontextmanager
+async def open_store(settings: RedisSettings) -> AsyncIterator[Store]:
+    """Make a store, and close it on leaving."""
+    store = Store(settings)
+    try:
+        yield store
+    finally:
+        await store.close()

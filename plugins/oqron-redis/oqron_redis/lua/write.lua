@@ -1,0 +1,430 @@
+-- Apply a batch of writes to records and keep their indexes.
+--
+-- A record is a hash: its fields are the top-level fields of the value, each its
+-- own JSON text, which is compared, joined and handed on but never re-encoded. The
+-- field NUL, which no value can have, holds "inserted_at" or "inserted_at:expires_at".
+--
+-- KEYS: one record per write, in order; nothing (a key that never is); then of
+--       each namespace: expiry index, namespaces of its kind, and its indexes
+-- ARGV: atomic (0, 1); how many fields to return (-1 for all), their names;
+--       spare (1: the batch may go on when memory is short); how many writes;
+--       how many namespaces, and of each: length of what stands before the id in
+--       a record key, name, how many indexes, and of each index the field that
+--       must be equal and the field of the time (or '');
+--       then groups: verb, namespace, count, lists of names, and per write its values
+-- Answer: now, then per write 1 (applied, as sent), 2 (applied, no record),
+--       0 (not applied, no record), or {applied, meta or nil, fields}; for an
+--       atomic batch that does not hold: -1 and the position of the offender
+
+local META = '\0'
+local ABSENT, ODD = '\1', '\2'
+local call = redis.call
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local now_text = string.format('%.0f', now)
+local position = 0
+
+local function take()
+  position = position + 1
+  return ARGV[position]
+end
+
+local function take_list()
+  local list = {}
+  for i = 1, tonumber(take()) do list[i] = take() end
+  return list
+end
+
+local atomic = take() == '1'
+local wanted = tonumber(take())
+local returning = {META}
+for i = 1, wanted do returning[i + 1] = take() end
+if take() == '1' then
+  -- A write that frees memory comes first: who finishes work must be able to.
+  call('DEL', KEYS[tonumber(ARGV[position + 1]) + 1])
+end
+local writes = tonumber(take())
+
+-- --- namespaces and their indexes ------------------------------------------
+
+local namespaces = {}
+do
+  local k = writes + 2
+  for n = 1, tonumber(take()) do
+    local space = {
+      prefix = tonumber(take()), name = take(), expiry = KEYS[k], registry = KEYS[k + 1],
+      defs = {}, fields = {}, places = {}, pending = {}, expiries = {}, touched = false,
+    }
+    k = k + 2
+    for d = 1, tonumber(take()) do
+      local def = {key = KEYS[k]}
+      for _, part in ipairs({'eq', 'time'}) do
+        local field = take()
+        if field ~= '' then
+          if not space.places[field] then
+            space.fields[#space.fields + 1] = field
+            space.places[field] = #space.fields
+          end
+          def[part] = space.places[field]
+        end
+      end
+      space.defs[d] = def
+      space.pending[d] = {}
+      k = k + 1
+    end
+    namespaces[n] = space
+  end
+end
+
+local function equal_part(text)
+  if not text then return ABSENT end
+  local first = string.byte(text)
+  if first == 91 or first == 123 or #text > 256 then return ODD end
+  return text
+end
+
+-- Later instants sort first, then what has no instant; '!' marks what no index of
+-- text can order.
+local function time_part(text)
+  if not text or text == 'null' then return '~' end
+  local first = string.byte(text)
+  if first == 91 or first == 123 then return '~' end
+  if #text <= 15 and string.find(text, '^%d+$') then
+    return string.format('%016.0f', 9007199254740991 - tonumber(text))
+  end
+  return '!'
+end
+
+-- Index changes are gathered and made once, at the end: a record that moves twice
+-- in a batch costs one move, and a batch that fails leaves no trace.
+local function note(space, id, texts, present)
+  space.touched = true
+  local defs, pending = space.defs, space.pending
+  for d = 1, #defs do
+    local def, member = defs[d], id
+    if def.time then member = time_part(texts[def.time]) .. META .. member end
+    if def.eq then member = equal_part(texts[def.eq]) .. META .. member end
+    pending[d][member] = present
+  end
+end
+
+local function flush(key, members)
+  local added, removed = {}, {}
+  for member, present in pairs(members) do
+    if present then
+      added[#added + 1] = 0
+      added[#added + 1] = member
+    else
+      removed[#removed + 1] = member
+    end
+  end
+  for i = 1, #removed, 4000 do
+    call('ZREM', key, unpack(removed, i, math.min(i + 3999, #removed)))
+  end
+  for i = 1, #added, 4000 do
+    call('ZADD', key, unpack(added, i, math.min(i + 3999, #added)))
+  end
+end
+
+local function flush_expiries(space)
+  for id, expires in pairs(space.expiries) do
+    if expires then
+      call('ZADD', space.expiry, expires, id)
+    else
+      call('ZREM', space.expiry, id)
+    end
+  end
+end
+
+local function finish()
+  for n = 1, #namespaces do
+    local space = namespaces[n]
+    if space.touched then
+      for d = 1, #space.defs do flush(space.defs[d].key, space.pending[d]) end
+      if call('EXISTS', space.defs[1].key) == 1 then
+        call('ZADD', space.registry, 0, space.name)
+      else
+        call('ZREM', space.registry, space.name)
+      end
+    end
+    flush_expiries(space)
+  end
+end
+
+-- --- records ----------------------------------------------------------------
+
+local saved, order = {}, {}
+
+local function save(key)
+  if atomic and not saved[key] then
+    saved[key] = call('HGETALL', key)
+    order[#order + 1] = key
+  end
+end
+
+local function undo()
+  for i = 1, #order do
+    local key, fields = order[i], saved[order[i]]
+    call('DEL', key)
+    for f = 1, #fields, 4000 do
+      call('HSET', key, unpack(fields, f, math.min(f + 3999, #fields)))
+    end
+  end
+end
+
+local function expiry_of(meta)
+  local cut = string.find(meta, ':', 1, true)
+  return cut and string.sub(meta, cut + 1) or nil
+end
+
+local function alive(meta)
+  if not meta then return false end
+  local expires = expiry_of(meta)
+  return not expires or tonumber(expires) > now
+end
+
+local function with_expiry(meta, expires)
+  local cut = string.find(meta, ':', 1, true)
+  local inserted = cut and string.sub(meta, 1, cut - 1) or meta
+  if expires == '' then return inserted end
+  return inserted .. ':' .. expires
+end
+
+local function report(applied, key, meta)
+  if wanted == 0 then return {applied, meta} end
+  if wanted < 0 then return {applied, meta, call('HGETALL', key)} end
+  return {applied, meta, call('HMGET', key, unpack(returning))}
+end
+
+-- Read meta, the fields of the indexes, and more, in one command.
+local function read(key, space, more)
+  local names = {META}
+  for i = 1, #space.fields do names[#names + 1] = space.fields[i] end
+  for i = 1, #more do names[#names + 1] = more[i] end
+  local found = call('HMGET', key, unpack(names))
+  local texts, rest = {}, {}
+  for i = 1, #space.fields do texts[i] = found[i + 1] end
+  for i = 1, #more do rest[i] = found[i + 1 + #space.fields] end
+  return found[1], texts, rest
+end
+
+-- Whether the fields are as the texts from `base` on expect. An empty text, which
+-- no JSON has, expects that the field is absent.
+local function holds(count, base, found)
+  for i = 1, count do
+    local text = ARGV[base + i]
+    if text == '' then
+      if found[i] then return false end
+    elseif found[i] ~= text then
+      return false
+    end
+  end
+  return true
+end
+
+local failed = nil
+
+local function whole_group(verb, space, count, first, answer)
+  local names = take_list()
+  local width = #names
+  local buffer = {META, META}
+  for i = 1, width do buffer[2 * i + 1] = names[i] end
+  local places = {}
+  for i = 1, width do
+    local place = space.places[names[i]]
+    if place then places[place] = i end
+  end
+  for w = first, first + count - 1 do
+    local key = KEYS[w]
+    local id = string.sub(key, space.prefix + 1)
+    local expires = take()
+    local meta, texts = call('HGET', key, META), nil
+    local here = alive(meta)
+    if verb == 'I' and here then
+      position = position + width
+      answer[w + 1] = report(0, key, meta)
+      if atomic then failed = w return end
+    else
+      if meta then
+        local _, old = read(key, space, {})
+        save(key)
+        note(space, id, old, false)
+        if expiry_of(meta) then space.expiries[id] = false end
+        call('DEL', key)
+      else
+        save(key)
+      end
+      local stamp = with_expiry(here and meta or now_text, expires)
+      buffer[2] = stamp
+      for i = 1, width do buffer[2 * i + 2] = ARGV[position + i] end
+      if width < 2000 then
+        call('HSET', key, unpack(buffer))
+      else
+        for i = 1, #buffer, 4000 do
+          call('HSET', key, unpack(buffer, i, math.min(i + 3999, #buffer)))
+        end
+      end
+      texts = {}
+      for place, i in pairs(places) do texts[place] = ARGV[position + i] end
+      note(space, id, texts, true)
+      if expires ~= '' then space.expiries[id] = expires end
+      position = position + width
+      if here then
+        answer[w + 1] = report(1, key, stamp)
+      else
+        answer[w + 1] = 1
+      end
+    end
+  end
+end
+
+local function patch_group(space, count, first, answer)
+  local expect, set, unset = take_list(), take_list(), take_list()
+  local raise, join = take_list(), take_list()
+  local moves = false
+  for _, list in ipairs({set, unset, raise, join}) do
+    for i = 1, #list do moves = moves or space.places[list[i]] ~= nil end
+  end
+  local more = {}
+  for _, list in ipairs({expect, raise, join}) do
+    for i = 1, #list do more[#more + 1] = list[i] end
+  end
+  local values = #expect + #set + #raise + #join
+  for w = first, first + count - 1 do
+    local key = KEYS[w]
+    local id = string.sub(key, space.prefix + 1)
+    local expires = take()
+    local base = position
+    position = position + values
+    local meta, texts, found = read(key, space, more)
+    if not alive(meta) then
+      answer[w + 1] = 0
+      if atomic then failed = w return end
+    else
+      local ok = holds(#expect, base, found)
+      -- All that can refuse is looked at before anything is written.
+      for i = 1, #raise do
+        local text = found[#expect + i]
+        ok = ok and (not text or string.find(text, '^-?%d+$') ~= nil)
+      end
+      for i = 1, #join do
+        local text = found[#expect + #raise + i]
+        ok = ok and (not text or string.byte(text) == 91)
+      end
+      if ok then
+        save(key)
+        local at = base + #expect + #set
+        for i = 1, #raise do
+          local reply = redis.pcall('HINCRBY', key, raise[i], ARGV[at + i])
+          if type(reply) == 'table' and reply.err then
+            if not string.find(reply.err, 'overflow', 1, true)
+              and not string.find(reply.err, 'integer', 1, true) then
+              error(reply.err)
+            end
+            ok = false
+            for back = 1, i - 1 do
+              local text = found[#expect + back]
+              if text then
+                call('HSET', key, raise[back], text)
+              else
+                call('HDEL', key, raise[back])
+              end
+            end
+            break
+          end
+        end
+      end
+      if not ok then
+        answer[w + 1] = report(0, key, meta)
+        if atomic then failed = w return end
+      else
+        local changes = {}
+        for i = 1, #set do
+          changes[#changes + 1] = set[i]
+          changes[#changes + 1] = ARGV[base + #expect + i]
+        end
+        local at = base + #expect + #set + #raise
+        for i = 1, #join do
+          local text, body = found[#expect + #raise + i], ARGV[at + i]
+          changes[#changes + 1] = join[i]
+          if not text or string.find(text, '^%[%s*%]$') then
+            changes[#changes + 1] = '[' .. body .. ']'
+          elseif body == '' then
+            changes[#changes + 1] = text
+          else
+            changes[#changes + 1] = string.sub(text, 1, -2) .. ',' .. body .. ']'
+          end
+        end
+        if expires ~= 'k' then
+          local stamp = with_expiry(meta, expires)
+          if stamp ~= meta then
+            changes[#changes + 1] = META
+            changes[#changes + 1] = stamp
+            space.expiries[id] = expires ~= '' and expires or false
+            meta = stamp
+          end
+        end
+        for i = 1, #changes, 4000 do
+          call('HSET', key, unpack(changes, i, math.min(i + 3999, #changes)))
+        end
+        for i = 1, #unset, 4000 do
+          call('HDEL', key, unpack(unset, i, math.min(i + 3999, #unset)))
+        end
+        if moves then
+          note(space, id, texts, false)
+          local _, after = read(key, space, {})
+          note(space, id, after, true)
+        end
+        answer[w + 1] = report(1, key, meta)
+      end
+    end
+  end
+end
+
+local function delete_group(space, count, first, answer)
+  local expect = take_list()
+  for w = first, first + count - 1 do
+    local key = KEYS[w]
+    local id = string.sub(key, space.prefix + 1)
+    local meta, texts, found = read(key, space, expect)
+    local ok = holds(#expect, position, found)
+    position = position + #expect
+    if not alive(meta) then
+      answer[w + 1] = 0
+      if atomic then failed = w return end
+    elseif not ok then
+      answer[w + 1] = report(0, key, meta)
+      if atomic then failed = w return end
+    else
+      save(key)
+      call('DEL', key)
+      note(space, id, texts, false)
+      if expiry_of(meta) then space.expiries[id] = false end
+      answer[w + 1] = 2
+    end
+  end
+end
+
+-- --- the batch ----------------------------------------------------------------
+
+local answer = {now_text}
+local w = 1
+while w <= writes do
+  local verb = take()
+  local space = namespaces[tonumber(take())]
+  local count = tonumber(take())
+  if verb == 'U' then
+    patch_group(space, count, w, answer)
+  elseif verb == 'D' then
+    delete_group(space, count, w, answer)
+  else
+    whole_group(verb, space, count, w, answer)
+  end
+  if failed then
+    undo()
+    return {'-1', failed - 1}
+  end
+  w = w + count
+end
+finish()
+return answer

@@ -1,0 +1,287 @@
+"""Run history: bounded, never in the way, never losing an end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oqron_core import Query, Storage, UnavailableError, open_storage
+from oqron_core.planes import DurablePlane
+
+
+def run(body: Callable[[Storage], Awaitable[None]], **settings: Any) -> None:
+    """Run *body* with a storage in memory."""
+
+    async def main() -> None:
+        async with open_storage(mode="memory", project="p", environment="e", **settings) as storage:
+            await body(storage)
+
+    asyncio.run(main())
+
+
+class Through:
+    """A thin durable proxy whose write can be taken down."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.plane: DurablePlane | None = None
+
+    def __call__(self, plane: DurablePlane) -> DurablePlane:
+        through = self
+
+        class Proxy(DurablePlane):
+            scope = plane.scope
+            capabilities = plane.capabilities
+            get = plane.get
+            query = plane.query
+            count = plane.count
+            prune = plane.prune
+            now = plane.now
+            check = plane.check
+
+            async def write(self, writes: Any, **kwargs: Any) -> Any:
+                if through.down:
+                    msg = "down"
+                    raise UnavailableError(msg)
+                return await plane.write(writes, **kwargs)
+
+        for name in ("get", "query", "count", "prune", "now", "check"):
+            setattr(Proxy, name, staticmethod(getattr(plane, name)))
+        self.plane = plane
+        return Proxy()
+
+
+def test_a_short_run_is_one_durable_row_and_never_live() -> None:
+    """What ends at once is inserted once, with its whole history."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("tick", module="cron", trigger="cron", input={"a": [1]})
+        handle.log("info", "one")
+        handle.progress(50, "half")
+        handle.finish({"ok": True})
+        await storage.runs.flush()
+
+        row = (await storage.durable.get("runs", [handle.id]))[0]
+        assert row is not None
+        value = row.value
+        assert value["status"] == "completed"
+        assert value["input"] == {"a": [1]}
+        assert value["output"] == {"ok": True}
+        assert [entry["msg"] for entry in value["logs"]] == ["one"]
+        assert [(t["from"], t["to"]) for t in value["timeline"]] == [
+            ("queued", "running"),
+            ("running", "running"),
+            ("running", "completed"),
+        ]
+        assert value["progressPercent"] == 100
+        assert await storage.hot.live.get(handle.id) is None
+
+    run(body)
+
+
+def test_a_long_run_appears_live_and_in_history_before_it_ends() -> None:
+    """A board sees it running, and the later end replaces that row."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("long")
+        handle.log("info", "working")
+        async with asyncio.timeout(10):
+            while not (rows := (await storage.runs.query(status="running")).items):
+                await asyncio.sleep(0.02)
+            assert rows[0].id == handle.id
+            while await storage.hot.live.get(handle.id) is None:
+                await asyncio.sleep(0.02)
+        handle.fail(ValueError("broke"))
+        await storage.runs.flush()
+
+        found = await storage.runs.get(handle.id)
+        assert found is not None
+        assert found.status == "failed"
+        assert found.error == "ValueError: broke"
+        assert await storage.hot.live.get(handle.id) is None
+        assert await storage.durable.count(Query(namespace="runs")) == 1
+
+    run(body, runs={"write_every": 0.02, "durable_after": 0.02})
+
+
+def test_late_calls_change_nothing() -> None:
+    """After the end, log, progress, finish and fail are without effect."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("once")
+        handle.finish(1)
+        handle.log("info", "late")
+        handle.progress(3)
+        handle.fail("late")
+        handle.finish(2)
+        await storage.runs.flush()
+        handle.fail("later")
+        await storage.runs.flush()
+
+        found = await storage.runs.get(handle.id)
+        assert found is not None
+        assert (found.status, found.output, found.logs, found.error) == ("completed", 1, [], None)
+
+    run(body)
+
+
+def test_logs_are_capped_with_a_marker() -> None:
+    """A million lines cost a bounded record that says that it was cut."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("chatty")
+        for n in range(10_000):
+            handle.log("info", f"line {n}")
+        handle.finish()
+        await storage.runs.flush()
+
+        found = await storage.runs.get(handle.id)
+        assert found is not None
+        assert len(found.logs) == 11
+        assert found.logs[-1]["msg"] == "log truncated after 10 entries"
+
+    run(body, runs={"max_logs": 10})
+
+
+@pytest.mark.parametrize(
+    "output", [{1: 2}, {1, 2}, float("nan"), b"x", "a\0b", "\ud800", object(), 2**64]
+)
+def test_an_output_that_cannot_be_stored_never_loses_the_end(output: Any) -> None:
+    """A marker takes its place and the log says why."""
+
+    async def body(storage: Storage) -> None:
+        await storage.jobs.add("q", 1, id="a")
+        (claim,) = await storage.jobs.claim("q")
+        await storage.jobs.complete(claim, output)
+
+        job = await storage.jobs.get("q", "a")
+        assert job is not None
+        assert job.status == "completed"
+        assert "__unstorable__" in job.return_value
+        await storage.runs.flush()
+        found = await storage.runs.get(claim.run.id)
+        assert found is not None
+        assert found.status == "completed"
+        assert "__unstorable__" in found.output
+        assert "output was not stored" in found.logs[-1]["msg"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 100_000, b"bytes", object()])
+def test_what_a_handler_reports_is_made_portable(text: Any) -> None:
+    """Error texts and log lines never fail the job."""
+
+    async def body(storage: Storage) -> None:
+        await storage.jobs.add("q", 1, id="a", max_attempts=1)
+        (claim,) = await storage.jobs.claim("q")
+        claim.run.log("info", text, extra=text)
+        claim.run.progress(50, text)
+        await storage.jobs.fail(claim, text)
+
+        letter = await storage.dead_letters.get("q", "a")
+        assert letter is not None
+        assert letter.error
+        assert "\0" not in letter.error
+
+    run(body)
+
+
+def test_handles_may_be_used_from_threads() -> None:
+    """Sixteen threads log at once, and every line arrives in order of its thread."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("threads")
+
+        def work(n: int) -> None:
+            for i in range(50):
+                handle.log("info", f"{n}:{i}")
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+        await asyncio.to_thread(handle.finish, "done")
+        async with asyncio.timeout(10):
+            while storage.settings and (await storage.runs.get(handle.id)).status != "completed":  # type: ignore[union-attr]
+                await asyncio.sleep(0.01)
+        await storage.runs.flush()
+
+        found = await storage.runs.get(handle.id)
+        assert found is not None
+        lines = [entry["msg"] for entry in found.logs]
+        assert len(lines) == 800
+        for n in range(16):
+            mine = [line for line in lines if line.startswith(f"{n}:")]
+            assert mine == [f"{n}:{i}" for i in range(50)]
+
+    run(body)
+
+
+def test_ends_wait_while_history_is_down_and_are_written_then() -> None:
+    """No terminal state is dropped; a clean close has written all of them."""
+    through = Through()
+    ids: list[str] = []
+
+    async def body(storage: Storage) -> None:
+        through.down = True
+        for n in range(200):
+            handle = await storage.runs.start("x")
+            handle.finish(n)
+            ids.append(handle.id)
+        with pytest.raises(UnavailableError):
+            await storage.runs.flush()
+        through.down = False
+        await storage.runs.flush()
+        rows = await storage.durable.get("runs", ids)
+        assert list(range(200)) == [row.value["output"] for row in rows if row]
+
+    run(body, wrap_durable=through)
+
+
+def test_close_says_what_it_could_not_write() -> None:
+    """A plane that stays down costs at most the time-out, and the loss is counted."""
+    through = Through()
+
+    async def main() -> None:
+        async with open_storage(
+            mode="memory", wrap_durable=through, close_timeout=0.4
+        ) as storage:
+            through.down = True
+            for _ in range(3):
+                (await storage.runs.start("x")).finish()
+        assert storage.unwritten == 3
+
+    asyncio.run(main())
+
+
+def test_progress_is_dropped_before_an_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the overlay down the buffer stays bounded, and the ends still arrive."""
+
+    async def down(*_args: Any) -> None:
+        msg = "down"
+        raise UnavailableError(msg)
+
+    async def main() -> None:
+        async with open_storage(
+            mode="memory", runs={"buffer": 100, "write_every": 0.01}
+        ) as storage:
+            monkeypatch.setattr(type(storage.hot.live), "merge_many", down)
+            handles = [await storage.runs.start("x") for _ in range(20)]
+            for handle in handles:
+                for n in range(20):
+                    handle.log("info", str(n))
+            recorder = storage._session.recorder
+            assert recorder.unsent <= 120
+            assert recorder.dropped > 0
+            for handle in handles:
+                handle.finish()
+            await storage.runs.flush()
+            assert await storage.durable.count(Query(namespace="runs")) == 20
+
+    asyncio.run(main())
