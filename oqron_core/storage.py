@@ -58,7 +58,7 @@ class Storage:
         self.unwritten = 0
         self._session = session = Session(hot, durable, settings)
         orders = Orders(session)
-        self._recovery = Recovery(session, orders)
+        self._recovery = Recovery(session)
         self.jobs = Jobs(session, orders)
         self.dead_letters = DeadLetters(session, orders)
         self.runs = Runs(session)

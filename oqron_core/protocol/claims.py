@@ -10,7 +10,7 @@ from oqron_core.models._wire import structure
 from oqron_core.models.job import Job
 from oqron_core.models.records import Message
 from oqron_core.planes.values import Lease, Record
-from oqron_core.protocol.recorder import RunHandle
+from oqron_core.protocol.run_handle import RunHandle
 
 
 __all__ = ["Claim"]

@@ -13,362 +13,27 @@ import asyncio
 import contextlib
 import logging
 import threading
-import traceback
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final
 
-import orjson
-
-from oqron_core._codec import NULL, Json, encode, portable_text, portable_value
+from oqron_core._codec import Json
 from oqron_core._ids import uuid7
 from oqron_core.config import RunSettings
 from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
-from oqron_core.planes.values import Insert, LiveChange, Patch, Write
+from oqron_core.planes.values import Insert, LiveChange, Write
+from oqron_core.protocol.run_handle import RUNS, RunHandle
 
 
-__all__ = ["RUNS", "Recorder", "RunHandle", "describe_error", "merged"]
+__all__ = ["Recorder", "merged"]
 
 log = logging.getLogger("oqron.runs")
 
-RUNS: Final = "runs"
 _BATCH: Final = 1000
 _TOUCH_EVERY: Final = 10.0
-_EMPTY: Final = Json(b"[]")
-_ERROR_LIMIT: Final = 20_000
-_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
-
-
-def describe_error(error: object) -> tuple[str, str | None]:
-    """
-    Make what a handler raised or reported portable.
-
-    Returns:
-        The text, and the traceback of an exception.
-    """
-    if not isinstance(error, BaseException):
-        return portable_text(error, limit=_ERROR_LIMIT), None
-    text = portable_text(error, limit=_ERROR_LIMIT)
-    name = type(error).__name__
-    trace = None
-    if error.__traceback__ is not None:
-        lines = traceback.format_exception(type(error), error, error.__traceback__, limit=30)
-        trace = portable_text("".join(lines), limit=_ERROR_LIMIT)
-    return (f"{name}: {text}" if text else name), trace
-
-
-@final
-class RunHandle:
-    """
-    A run while it lasts. Every method is a plain call that never blocks or raises.
-
-    Safe to call from any thread. After the run has ended, calls change nothing.
-
-    Attributes:
-        id: The run's id.
-        status: ``running`` until it ends.
-        attempt: Which attempt of its job this is, from 1.
-        job_id: The job, or None.
-        queue_name: The job's queue, or None.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_durable",
-        "_encoded_input",
-        "_ended_at",
-        "_error",
-        "_live",
-        "_logs",
-        "_logs_cut",
-        "_logs_sent",
-        "_output",
-        "_progress",
-        "_progress_dirty",
-        "_recorder",
-        "_started_at",
-        "_static",
-        "_timeline",
-        "_timeline_sent",
-        "attempt",
-        "id",
-        "job_id",
-        "queue_name",
-        "status",
-    )
-
-    def __init__(  # noqa: PLR0913 - one place makes it
-        self,
-        recorder: Recorder,
-        run_id: str,
-        static: dict[str, Any],
-        encoded_input: Json,
-        started_at: int,
-        *,
-        attempt: int,
-        job_id: str | None,
-        queue_name: str | None,
-        came_from: str,
-        reason: str,
-    ) -> None:
-        self._recorder = recorder
-        self.id = run_id
-        self.status = "running"
-        self.attempt = attempt
-        self.job_id = job_id
-        self.queue_name = queue_name
-        self._static = static
-        self._encoded_input = encoded_input
-        self._started_at = started_at
-        self._ended_at: int | None = None
-        self._output: Json = NULL
-        self._error: str | None = None
-        self._progress: float = 0
-        self._progress_dirty = False
-        self._logs: list[dict[str, Any]] = []
-        self._logs_cut = 0
-        self._logs_sent = 0
-        self._timeline: list[dict[str, Any]] = [
-            {"ts": started_at, "from": came_from, "to": "running", "reason": reason}
-        ]
-        self._timeline_sent = 0
-        self._durable = False
-        self._live = False
-
-    @property
-    def started_at(self) -> int:
-        """When it started, milliseconds since the epoch."""
-        return self._started_at
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        return self._ended_at is not None
-
-    def log(self, level: str, msg: object, **fields: Any) -> None:
-        """
-        Append a line to the run's log.
-
-        Args:
-            level: ``debug``, ``info``, ``warning`` or ``error``; another word is
-                kept as it is.
-            msg: The text; made portable, and cut if it is very long.
-            **fields: Further portable values of the entry; what is not portable
-                is kept as text.
-        """
-        recorder = self._recorder
-        with recorder.lock:
-            if self._ended_at is not None:
-                return
-            if len(self._logs) >= recorder.settings.max_logs:
-                self._cut_log()
-                return
-            entry: dict[str, Any] = {
-                "level": level if level in _LEVELS else portable_text(level, limit=20),
-                "msg": portable_text(msg, limit=recorder.settings.max_log_chars),
-                "ts": recorder.now(),
-            }
-            for name, value in fields.items():
-                entry.setdefault(portable_text(name, limit=100), _portable_field(value))
-            self._logs.append(entry)
-            recorder.unsent += 1
-            recorder.changed(self)
-
-    def _cut_log(self) -> None:
-        if self._logs_cut == 0:
-            limit = self._recorder.settings.max_logs
-            text = f"log truncated after {limit} entries"
-            self._logs.append({"level": "warning", "msg": text, "ts": self._recorder.now()})
-            self._recorder.changed(self)
-        self._logs_cut += 1
-
-    def progress(self, percent: float, label: object = None) -> None:
-        """
-        Say how far the work is.
-
-        Args:
-            percent: 0 to 100; what is beyond is clamped, what is no finite
-                number is left aside.
-            label: A word about it, put on the timeline.
-        """
-        if type(percent) not in {int, float} or percent != percent:  # noqa: PLR0124 - NaN
-            return
-        recorder = self._recorder
-        with recorder.lock:
-            if self._ended_at is not None:
-                return
-            self._progress = min(100, max(0, percent))
-            self._progress_dirty = True
-            if label is not None:
-                self._note("running", "running", portable_text(label, limit=500))
-            recorder.changed(self)
-
-    def _note(self, came_from: str, to: str, reason: str | None) -> None:
-        recorder = self._recorder
-        if len(self._timeline) < recorder.settings.max_timeline or to != "running":
-            self._timeline.append(
-                {"ts": recorder.now(), "from": came_from, "to": to, "reason": reason}
-            )
-
-    def finish(self, output: Any = None) -> None:
-        """
-        End the run as completed.
-
-        Args:
-            output: What the work gave. What cannot be stored is replaced by a
-                marker, and the log says so.
-        """
-        if self._ended_at is not None:
-            return
-        refused: list[InvalidValueError] = []
-        encoded = portable_value(
-            output, max_bytes=self._recorder.max_bytes, on_refused=refused.append
-        )
-        if refused:
-            self.log("error", f"the output was not stored: {refused[0]}")
-        self.finish_encoded(encoded)
-
-    def finish_encoded(self, output: Json) -> None:
-        """End the run as completed, with an output that is encoded already."""
-        self._end("completed", output=output)
-
-    def fail(self, error: object, *, reason: str | None = None) -> None:
-        """
-        End the run as failed.
-
-        Args:
-            error: An exception or a text; made portable.
-            reason: A word for the timeline.
-        """
-        if self._ended_at is not None:
-            return
-        text, trace = describe_error(error)
-        self.fail_text(text, trace, reason=reason)
-
-    def fail_text(self, text: str, trace: str | None, *, reason: str | None = None) -> None:
-        """End the run as failed, with what `describe_error` gave."""
-        if trace is not None:
-            self.log("error", trace)
-        self._end("failed", error=text, reason=reason)
-
-    def cancel(self, reason: str = "cancelled") -> None:
-        """
-        End the run as cancelled.
-
-        Args:
-            reason: Why: a cancel, a shutdown, a release.
-        """
-        self._end("cancelled", error=portable_text(reason, limit=500), reason=reason)
-
-    def _end(
-        self,
-        status: str,
-        *,
-        output: Json = NULL,
-        error: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        recorder = self._recorder
-        with recorder.lock:
-            if self._ended_at is not None:
-                return
-            self._ended_at = max(self._started_at, recorder.now())
-            self.status = status
-            self._output = output
-            self._error = error
-            if status == "completed":
-                self._progress = 100
-            # No word of the timeline may be lost: the end is noted past the cap.
-            self._timeline.append(
-                {
-                    "ts": self._ended_at,
-                    "from": "running",
-                    "to": status,
-                    "reason": None if reason is None else portable_text(reason, limit=500),
-                }
-            )
-            recorder.ended(self)
-
-    def forget(self) -> None:
-        """Stop recording here: someone else has closed this run."""
-        recorder = self._recorder
-        with recorder.lock:
-            if self._ended_at is None:
-                self._ended_at = max(self._started_at, recorder.now())
-                self.status = "failed"
-                recorder.forgotten(self)
-
-    # --- what the writer reads ---
-
-    def _volatile(self) -> dict[str, Any]:
-        ended = self._ended_at
-        return {
-            "status": self.status,
-            "output": self._output,
-            "progressPercent": self._progress,
-            "logs": Json(orjson.dumps(self._logs)) if self._logs else _EMPTY,
-            "timeline": Json(orjson.dumps(self._timeline)),
-            "error": self._error,
-            "endedAt": ended,
-            "durationMs": None if ended is None else ended - self._started_at,
-        }
-
-    def to_wire(self) -> dict[str, Any]:
-        """Give the record as it is now; lists and objects may be `Json`."""
-        return {
-            "id": self.id,
-            **self._static,
-            "input": self._encoded_input,
-            "attempts": self.attempt,
-            "startedAt": self._started_at,
-            "jobId": self.job_id,
-            "queueName": self.queue_name,
-            **self._volatile(),
-        }
-
-    def _write(self, expires_at: int | None) -> Write:
-        if not self._durable:
-            return Insert(RUNS, self.id, self.to_wire(), expires_at)
-        # Whoever closed the row first has the last word.
-        return Patch(
-            RUNS,
-            self.id,
-            set=self._volatile(),
-            expect={"status": "running"},
-            expires_at=expires_at,
-        )
-
-    def _change(self) -> LiveChange:
-        """Give what the overlay does not have yet, and count it as sent."""
-        fields: dict[str, Any] = {}
-        if not self._live:
-            fields = {
-                name: value for name, value in self.to_wire().items() if name not in _LISTS
-            }
-        elif self._progress_dirty:
-            fields = {"progressPercent": self._progress}
-        logs = self._logs[self._logs_sent :]
-        timeline = self._timeline[self._timeline_sent :]
-        return LiveChange(self.id, fields, logs, timeline)
-
-    def _sent(self, change: LiveChange) -> None:
-        self._live = True
-        self._progress_dirty = False
-        self._logs_sent += len(change.logs)
-        self._timeline_sent += len(change.timeline)
-
-
-_LISTS: Final = frozenset({"logs", "timeline"})
-
-
-def _portable_field(value: Any) -> Any:
-    try:
-        return encode(value, max_bytes=10_000).load()
-    except InvalidValueError:
-        return portable_text(value, limit=1000)
 
 
 class Recorder:
@@ -482,12 +147,11 @@ class Recorder:
 
     def changed(self, handle: RunHandle) -> None:
         """Queue progress; the oldest is dropped where too much waits."""
-        if handle.id in self._dirty:
-            return
-        self._dirty[handle.id] = handle
         if self.unsent > self.settings.buffer:
             self._drop_oldest()
-        self._soon(self._arm_early)
+        if handle.id not in self._dirty:
+            self._dirty[handle.id] = handle
+            self._soon(self._arm_early)
 
     def _arm_early(self) -> None:
         """Bring the timer forward where it was set for less urgent things."""
@@ -502,8 +166,7 @@ class Recorder:
 
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._dirty.values()))
-        waiting = len(oldest._logs) - oldest._logs_sent
-        oldest._logs_sent = len(oldest._logs)
+        waiting = oldest.skip_unsent()
         self.unsent -= waiting
         self.dropped += waiting
         del self._dirty[oldest.id]
@@ -511,14 +174,14 @@ class Recorder:
     def ended(self, handle: RunHandle) -> None:
         """Queue a terminal state; it is never dropped."""
         if self._dirty.pop(handle.id, None) is not None:
-            self.unsent -= len(handle._logs) - handle._logs_sent
+            self.unsent -= handle.unsent
         self._finished.append(handle)
         self._soon(self._wake.set)
 
     def forgotten(self, handle: RunHandle) -> None:
         """Take a handle out; nothing more is written of it."""
         if self._dirty.pop(handle.id, None) is not None:
-            self.unsent -= len(handle._logs) - handle._logs_sent
+            self.unsent -= handle.unsent
         self._handles.pop(handle.id, None)
 
     def _soon(self, callback: Callable[[], None]) -> None:
@@ -613,22 +276,22 @@ class Recorder:
             handle
             for handle, result in zip(batch, results, strict=True)
             if not result.applied
-            and not handle._durable
+            and not handle.in_history
             and result.record is not None
             and result.record.field("status") == "running"
         ]
         if again:
             for handle in again:
-                handle._durable = True
+                handle.in_history = True
             await self._durable.write(self._writes(again), returning=())
 
     def _writes(self, batch: Sequence[RunHandle]) -> list[Write]:
         keep_for = self._keep_for
         writes = []
         for handle in batch:
-            ended = handle._ended_at or 0
+            ended = handle.ended_at or 0
             expires_at = None if keep_for is None else ended + round(keep_for * 1000)
-            writes.append(handle._write(expires_at))
+            writes.append(handle.write(expires_at))
         return writes
 
     def _put_back(self, batch: Sequence[RunHandle], error: BaseException) -> None:
@@ -647,7 +310,7 @@ class Recorder:
         with self.lock:
             for handle in batch:
                 self._handles.pop(handle.id, None)
-        live = [handle.id for handle in batch if handle._live]
+        live = [handle.id for handle in batch if handle.in_overlay]
         if live:
             try:
                 await self._hot.live.drop(live)
@@ -658,13 +321,13 @@ class Recorder:
     async def _write_progress(self) -> None:
         with self.lock:
             batch = list(self._dirty.values())[:_BATCH]
-            changes = [handle._change() for handle in batch]
+            changes = [handle.change() for handle in batch]
             changes.extend(self._signs_of_life())
         if changes:
             await self._hot.live.merge_many(changes)
             with self.lock:
                 for handle, change in zip(batch, changes, strict=False):
-                    handle._sent(change)
+                    handle.mark_sent(change)
                     self.unsent -= len(change.logs)
                     self._clean(handle)
             # One that ended meanwhile may have been written before the merge.
@@ -674,11 +337,7 @@ class Recorder:
         await self._write_running()
 
     def _clean(self, handle: RunHandle) -> None:
-        if (
-            handle._logs_sent >= len(handle._logs)
-            and handle._timeline_sent >= len(handle._timeline)
-            and not handle._progress_dirty
-        ):
+        if handle.all_sent:
             self._dirty.pop(handle.id, None)
 
     def _signs_of_life(self) -> list[LiveChange]:
@@ -688,7 +347,7 @@ class Recorder:
         return [
             LiveChange(handle.id)
             for handle in self._handles.values()
-            if handle._live and handle._ended_at is None and handle.id not in self._dirty
+            if handle.in_overlay and not handle.ended and handle.id not in self._dirty
         ]
 
     async def _write_running(self) -> None:
@@ -700,9 +359,9 @@ class Recorder:
             batch: list[RunHandle] = []
             while self._young and self._young[0][0] <= limit and len(batch) < _BATCH:
                 _, handle = self._young.popleft()
-                if handle._ended_at is None:
+                if not handle.ended:
                     batch.append(handle)
-            while self._young and self._young[0][1]._ended_at is not None:
+            while self._young and self._young[0][1].ended:
                 self._young.popleft()
             writes = [Insert(RUNS, handle.id, handle.to_wire()) for handle in batch]
         if not batch:
@@ -711,7 +370,7 @@ class Recorder:
             still = [
                 (handle, write)
                 for handle, write in zip(batch, writes, strict=True)
-                if handle.id in self._handles and not handle._durable
+                if handle.id in self._handles and not handle.in_history
             ]
             try:
                 await self._durable.write([write for _, write in still], returning=())
@@ -720,7 +379,7 @@ class Recorder:
                     self._young.extendleft((limit, handle) for handle in reversed(batch))
                 raise
             for handle, _ in still:
-                handle._durable = True
+                handle.in_history = True
 
     async def flush(self) -> None:
         """

@@ -15,10 +15,10 @@ from typing import Final
 
 from oqron_core.exceptions import StorageError
 from oqron_core.planes.values import Entry, Lease, Query, Record
-from oqron_core.protocol.orders import OPEN, Orders, close_run
+from oqron_core.protocol.ending import bury_lapsed, close_run
 from oqron_core.protocol.pauses import QUEUE, queue_control
 from oqron_core.protocol.session import Session
-from oqron_core.protocol.transitions import JOB
+from oqron_core.protocol.transitions import JOB, OPEN
 from oqron_core.taxonomy import RecordKind
 
 
@@ -40,12 +40,10 @@ class Recovery:
 
     Args:
         session: The session.
-        orders: The steps of jobs.
     """
 
-    def __init__(self, session: Session, orders: Orders) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._orders = orders
         self._cursors: dict[str, str] = {}
         self._passes = 0
 
@@ -82,7 +80,7 @@ class Recovery:
                 record is not None
                 and record.field("status") == "active"
                 and record.field("attemptMade") >= record.field("maxAttempts")
-                and await self._orders.bury_lapsed(queue, record, now)
+                and await bury_lapsed(session, queue, record, now)
             ):
                 await session.hot.broker.remove(queue, [record.id])
 

@@ -33,7 +33,9 @@ from oqron_core.planes.values import (
 
 __all__ = [
     "DLQ",
+    "FINAL",
     "JOB",
+    "OPEN",
     "SETTLE_FIELDS",
     "cancelled",
     "completed",
@@ -48,7 +50,13 @@ __all__ = [
 ]
 
 JOB: Final = "queue_job:"
+"""The namespace of a queue's jobs, before its name."""
 DLQ: Final = "queue_dlq:"
+"""The namespace of a queue's dead letters, before its name."""
+FINAL: Final = frozenset({"completed", "failed", "cancelled"})
+"""Statuses of jobs that have ended."""
+OPEN: Final = ("waiting", "delayed", "active")
+"""Statuses of jobs that the broker should know."""
 
 SETTLE_FIELDS: Final = ("status", "leaseToken", "runAt", "createdAt", "runId")
 """What the answer to a settling write has to show to be understood."""
@@ -262,7 +270,7 @@ def dead(
     error: str,
     stacktrace: str | None,
     keep_for: float | None,
-) -> list[Write]:
+) -> tuple[Delete, Put]:
     """Build the atomic pair: the job goes, the dead letter comes."""
     value = record.raw_fields()
     value.update(
@@ -276,11 +284,11 @@ def dead(
         }
     )
     expires_at = None if keep_for is None else now + round(keep_for * 1000)
-    return [
+    return (
         Delete(JOB + queue, record.id, expect=expect),
         # A put: where the id was added anew after it died, the newer one stays.
         Put(DLQ + queue, record.id, value, expires_at),
-    ]
+    )
 
 
 def released(lease: Lease, *, run_at: int | None) -> Patch:
@@ -311,7 +319,7 @@ def cancelled(record: Record, *, queue: str, now: int, keep_for: float | None) -
     )
 
 
-def requeued(record: Record, *, queue: str) -> list[Write]:
+def requeued(record: Record, *, queue: str) -> tuple[Delete, Insert]:
     """Build the atomic pair: the dead letter goes, a fresh job comes."""
     value = record.raw_fields()
     for name in ("deadAt", "reason"):
@@ -334,10 +342,10 @@ def requeued(record: Record, *, queue: str) -> list[Write]:
             "stacktrace": _EMPTY_LIST,
         }
     )
-    return [
+    return (
         Delete(DLQ + queue, record.id, expect={"deadAt": record.field("deadAt")}),
         Insert(JOB + queue, record.id, value),
-    ]
+    )
 
 
 def entry_for(record: Record, *, due_at: int | None) -> Entry:

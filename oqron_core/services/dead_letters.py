@@ -70,7 +70,7 @@ class DeadLetters:
         """
         self._session.check_open()
         check_name("queue", queue)
-        return await self._orders.requeue(queue, id)
+        return await self._orders.ending.requeue(queue, id)
 
     async def delete(self, queue: str, id: str) -> bool:  # noqa: A002 - the word of the contract
         """Throw a dead letter away; False where there is none."""

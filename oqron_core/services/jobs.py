@@ -96,7 +96,7 @@ class Jobs:
             tags=tags,
             correlation_id=correlation_id,
         )
-        return await self._orders.add(queue, spec)
+        return await self._orders.adding.add(queue, spec)
 
     async def add_many(
         self,
@@ -150,7 +150,7 @@ class Jobs:
             correlation_id=correlation_id,
         )
         specs = [_filled(item, defaults) for item in jobs]
-        return await self._orders.add_many(queue, specs) if specs else []
+        return await self._orders.adding.add_many(queue, specs) if specs else []
 
     # --- claim and settle ---
 
@@ -199,7 +199,7 @@ class Jobs:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            claims = await self._orders.claim(
+            claims = await self._orders.claiming.claim(
                 queue, limit=limit, lease_for=lease_for, worker=owner, order=order
             )
             left = deadline - loop.time()
@@ -223,7 +223,7 @@ class Jobs:
             UnavailableError: The hot plane did not answer; try again in time.
         """
         self._session.check_open()
-        return await self._orders.renew(claims, lease_for=lease_for)
+        return await self._orders.settling.renew(claims, lease_for=lease_for)
 
     @contextlib.asynccontextmanager
     async def keep(
@@ -263,7 +263,7 @@ class Jobs:
             await asyncio.sleep(pause)
             current = [claim for claim in claims if not (claim.settled or claim.lost)]
             try:
-                await self._orders.renew(current, lease_for=lease_for)
+                await self._orders.settling.renew(current, lease_for=lease_for)
             except StorageError:
                 # One lost answer costs nothing: there are two more tries in time.
                 await asyncio.sleep(min(pause, 0.2))
@@ -286,7 +286,7 @@ class Jobs:
                 lease could be kept.
         """
         self._session.check_open()
-        await self._orders.complete(claim, output)
+        await self._orders.settling.complete(claim, output)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """
@@ -302,7 +302,7 @@ class Jobs:
             UnavailableError: The durable plane did not answer; repeat the call.
         """
         self._session.check_open()
-        return await self._orders.complete_many(pairs) if pairs else []
+        return await self._orders.settling.complete_many(pairs) if pairs else []
 
     async def fail(
         self,
@@ -335,7 +335,7 @@ class Jobs:
                 lease could be kept.
         """
         self._session.check_open()
-        return await self._orders.fail(claim, error, retry_in=retry_in, retry=retry)
+        return await self._orders.settling.fail(claim, error, retry_in=retry_in, retry=retry)
 
     async def release(self, claim: Claim, *, delay: float = 0.0) -> None:
         """
@@ -351,7 +351,7 @@ class Jobs:
             UnavailableError: The durable plane did not answer.
         """
         self._session.check_open()
-        await self._orders.release(claim, delay=delay)
+        await self._orders.settling.release(claim, delay=delay)
 
     # --- look and steer ---
 
@@ -379,7 +379,7 @@ class Jobs:
         self._session.check_open()
         check_name("queue", queue)
         check_name("id", id)
-        return await self._orders.cancel(queue, id)
+        return await self._orders.ending.cancel(queue, id)
 
     async def query(
         self,

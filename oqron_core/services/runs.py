@@ -10,7 +10,8 @@ from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.models import Run, RunStatus, structure
 from oqron_core.planes.checks import check_instant
 from oqron_core.planes.values import Page, Query
-from oqron_core.protocol.recorder import RUNS, RunHandle, merged
+from oqron_core.protocol.recorder import merged
+from oqron_core.protocol.run_handle import RUNS, RunHandle
 from oqron_core.protocol.session import Session
 
 

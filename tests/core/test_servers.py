@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from oqron_core.testing import _processes, servers
+from oqron_core.testing import _processes, _watchdog, servers
 
 
 REDIS = servers.redis_binaries()
@@ -46,7 +46,7 @@ def segment_exists(server_folder: Path) -> Callable[[], bool]:
 
 def is_alive(pid: int) -> bool:
     """Whether *pid* runs, and is not only waiting for its parent."""
-    return _processes._alive(pid, _processes._watchdog.start_time(pid))
+    return _processes._alive(pid, _watchdog.start_time(pid))
 
 
 @contextmanager

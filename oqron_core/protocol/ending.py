@@ -1,0 +1,221 @@
+"""Ends that no lease allows: lapses, cancels, requeues, runs left open."""
+
+from __future__ import annotations
+
+import logging
+
+from typing import Any, Final
+
+from oqron_core._codec import decode_fields
+from oqron_core.exceptions import ConflictError, StorageError
+from oqron_core.models._wire import structure
+from oqron_core.models.job import Job
+from oqron_core.planes.values import Insert, Patch, Record, Write
+from oqron_core.protocol import transitions
+from oqron_core.protocol.cancels import CANCELS, Claims
+from oqron_core.protocol.recorder import merged
+from oqron_core.protocol.run_handle import RUNS
+from oqron_core.protocol.session import Session
+from oqron_core.protocol.transitions import DLQ, FINAL, JOB
+
+
+__all__ = ["Ending", "bury_lapsed", "close_run", "close_run_of"]
+
+log = logging.getLogger("oqron.protocol")
+
+_READS: Final = 10
+
+
+class Ending:
+    """The steps of whoever steers a queue: cancel, requeue."""
+
+    def __init__(self, session: Session, claims: Claims) -> None:
+        self._session = session
+        self._claims = claims
+
+    async def cancel(self, queue: str, job_id: str) -> bool:
+        """Call a job off, whatever it is doing; True if it is cancelled now."""
+        session = self._session
+        namespace = JOB + queue
+        for _ in range(_READS):
+            record = (await session.durable.get(namespace, [job_id]))[0]
+            if record is None:
+                return False
+            status = record.field("status")
+            if status in FINAL:
+                return bool(status == "cancelled")
+            now = await session.durable_time.now()
+            write = transitions.cancelled(
+                record, queue=queue, now=now, keep_for=session.settings.retention.cancelled_for
+            )
+            result = await session.write(write)
+            if result.applied:
+                await self._after_cancel(queue, record, now)
+                return True
+        msg = f"job {job_id!r} changed under {_READS} tries to cancel it; try again"
+        raise ConflictError(msg)
+
+    async def _after_cancel(self, queue: str, record: Record, now: int) -> None:
+        session = self._session
+        if record.field("status") == "active":
+            claim = self._claims.find(queue, record.id, record.field("leaseToken"))
+            if claim is not None:
+                claim.set_cancelled()
+                claim.run.cancel()
+            else:
+                await close_run_of(session, record, "cancelled", "cancelled", now)
+        try:
+            await session.hot.broker.remove(queue, [record.id])
+            if record.field("status") == "active":
+                message = [queue, record.id, record.field("leaseToken")]
+                await session.hot.signals.publish(CANCELS, message)
+        except StorageError as error:
+            log.debug("the claimer will drop the cancelled job: %s", error)
+
+    async def requeue(self, queue: str, job_id: str) -> Job | None:
+        """Turn a dead letter into a fresh job; None where there is none."""
+        session = self._session
+        record = (await session.durable.get(DLQ + queue, [job_id]))[0]
+        if record is None:
+            return None
+        gone, fresh = transitions.requeued(record, queue=queue)
+        try:
+            await session.write_atomic([gone, fresh])
+        except ConflictError:
+            if (await session.durable.get(DLQ + queue, [job_id]))[0] is None:
+                return None  # someone else requeued it
+            msg = f"queue {queue!r} has a job {job_id!r} again; settle or cancel that one first"
+            raise ConflictError(msg) from None
+        published = await session.publish(queue, transitions.entry_for(record, due_at=None))
+        job = structure(Job, decode_fields(fresh.value))
+        object.__setattr__(job, "published", published)
+        return job
+
+
+async def bury_lapsed(session: Session, queue: str, record: Record, now: int) -> bool:
+    """
+    Make a dead letter of an active job without attempts whose lease is over.
+
+    Returns:
+        False where the job has changed since it was read.
+    """
+    made = record.field("attemptMade")
+    reason = "lease lapsed" if made == 1 else f"lease lapsed × {made}"
+    gone, letter = transitions.dead(
+        record,
+        queue=queue,
+        expect={"status": "active", "leaseToken": record.field("leaseToken")},
+        now=now,
+        reason=reason,
+        error=reason,
+        stacktrace=None,
+        keep_for=session.settings.retention.dead_letters_for,
+    )
+    try:
+        await session.write_atomic([gone, letter])
+    except ConflictError:
+        return False
+    await close_run_of(session, record, "failed", "lease lapsed", now)
+    return True
+
+
+async def close_run_of(
+    session: Session, record: Record, status: str, reason: str, now: int
+) -> None:
+    """Close the run of an attempt that its worker will not close."""
+    run_id = record.field("runId")
+    if not isinstance(run_id, str):
+        return
+    try:
+        await close_run(session, run_id, record, status, reason, now)
+    except StorageError as error:
+        log.warning("the run of a lost attempt stays open for maintenance: %s", error)
+
+
+async def close_run(
+    session: Session, run_id: str, job: Record | None, status: str, reason: str, now: int
+) -> bool:
+    """
+    Close a run that its worker will not close, from whatever is known of it.
+
+    History is written once: a run that has a terminal row is left alone. Where
+    neither plane knows the run, its row is made from the job.
+
+    Returns:
+        Whether a row was written.
+    """
+    handle = session.recorder.handle(run_id)
+    if handle is not None:
+        handle.fail(reason, reason=reason) if status == "failed" else handle.cancel(reason)
+        return True
+    row = (await session.durable.get(RUNS, [run_id]))[0]
+    if row is not None and row.field("status") not in {"running", "queued"}:
+        await session.hot.live.drop([run_id])
+        return False
+    live = await session.hot.live.get(run_id)
+    known = merged(None if row is None else row.value, live) or {}
+    value = _closed(session, run_id, known, job, status, reason, now)
+    keep_for = session.settings.retention.runs_for
+    expires_at = None if keep_for is None else now + round(keep_for * 1000)
+    write: Write
+    if row is None:
+        write = Insert(RUNS, run_id, value, expires_at)
+    else:
+        write = Patch(
+            RUNS,
+            run_id,
+            set={name: field for name, field in value.items() if name != "id"},
+            expect={"status": row.field("status")},
+            expires_at=expires_at,
+        )
+    result = (await session.durable.write([write], returning=()))[0]
+    await session.hot.live.drop([run_id])
+    return result.applied
+
+
+def _closed(
+    session: Session,
+    run_id: str,
+    known: dict[str, Any],
+    job: Record | None,
+    status: str,
+    reason: str,
+    now: int,
+) -> dict[str, Any]:
+    scope = session.durable.scope
+    value: dict[str, Any] = {
+        "id": run_id,
+        "name": "" if job is None else job.field("queueName"),
+        "module": "queue",
+        "trigger": "queue",
+        "input": None if job is None else job.encoded("data"),
+        "output": None,
+        "attempts": 1 if job is None else job.field("attemptMade"),
+        "progressPercent": 0,
+        "logs": [],
+        "timeline": [],
+        "app": scope.project,
+        "environment": scope.environment,
+        "workerId": None if job is None else job.field("workerId"),
+        "startedAt": now if job is None else job.field("processedOn"),
+        "jobId": None if job is None else job.id,
+        "queueName": None if job is None else job.field("queueName"),
+        **known,
+    }
+    started = value["startedAt"] if isinstance(value["startedAt"], int) else now
+    ended = max(now, started)
+    timeline = value["timeline"] if isinstance(value["timeline"], list) else []
+    value.update(
+        {
+            "status": status,
+            "error": reason,
+            "startedAt": started,
+            "endedAt": ended,
+            "durationMs": ended - started,
+            "timeline": [
+                *timeline,
+                {"ts": ended, "from": "running", "to": status, "reason": reason},
+            ],
+        }
+    )
+    return value

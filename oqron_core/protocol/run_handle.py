@@ -1,0 +1,413 @@
+"""A run in the hands of whoever does the work: plain calls that never block."""
+
+from __future__ import annotations
+
+import traceback
+
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, final
+
+import orjson
+
+from oqron_core._codec import NULL, Json, encode, portable_text, portable_value
+from oqron_core.config import RunSettings
+from oqron_core.exceptions import InvalidValueError
+from oqron_core.planes.values import Insert, LiveChange, Patch, Write
+
+
+__all__ = ["RUNS", "RunHandle", "Sink", "describe_error"]
+
+RUNS: Final = "runs"
+"""The namespace of run history."""
+_EMPTY: Final = Json(b"[]")
+_ERROR_LIMIT: Final = 20_000
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
+
+
+class Sink(Protocol):
+    """What a handle tells of its changes; called with the lock held."""
+
+    settings: RunSettings
+    max_bytes: int
+    unsent: int
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Guards the handles; held for moments only."""
+        ...
+
+    def now(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    def changed(self, handle: RunHandle) -> None:
+        """Queue progress."""
+        ...
+
+    def ended(self, handle: RunHandle) -> None:
+        """Queue a terminal state."""
+        ...
+
+    def forgotten(self, handle: RunHandle) -> None:
+        """Take the handle out."""
+        ...
+
+
+def describe_error(error: object) -> tuple[str, str | None]:
+    """
+    Make what a handler raised or reported portable.
+
+    Returns:
+        The text, and the traceback of an exception.
+    """
+    if not isinstance(error, BaseException):
+        return portable_text(error, limit=_ERROR_LIMIT), None
+    text = portable_text(error, limit=_ERROR_LIMIT)
+    name = type(error).__name__
+    trace = None
+    if error.__traceback__ is not None:
+        lines = traceback.format_exception(type(error), error, error.__traceback__, limit=30)
+        trace = portable_text("".join(lines), limit=_ERROR_LIMIT)
+    return (f"{name}: {text}" if text else name), trace
+
+
+@final
+class RunHandle:
+    """
+    A run while it lasts. Every method is a plain call that never blocks or raises.
+
+    Safe to call from any thread. After the run has ended, calls change nothing.
+
+    Attributes:
+        id: The run's id.
+        status: ``running`` until it ends.
+        attempt: Which attempt of its job this is, from 1.
+        job_id: The job, or None.
+        queue_name: The job's queue, or None.
+        in_history: For the writer: whether the durable plane has a row of it.
+        in_overlay: For the writer: whether the hot plane shows it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_encoded_input",
+        "_ended_at",
+        "_error",
+        "_logs",
+        "_logs_cut",
+        "_logs_sent",
+        "_output",
+        "_progress",
+        "_progress_dirty",
+        "_recorder",
+        "_started_at",
+        "_static",
+        "_timeline",
+        "_timeline_sent",
+        "attempt",
+        "id",
+        "in_history",
+        "in_overlay",
+        "job_id",
+        "queue_name",
+        "status",
+    )
+
+    def __init__(  # noqa: PLR0913 - one place makes it
+        self,
+        recorder: Sink,
+        run_id: str,
+        static: dict[str, Any],
+        encoded_input: Json,
+        started_at: int,
+        *,
+        attempt: int,
+        job_id: str | None,
+        queue_name: str | None,
+        came_from: str,
+        reason: str,
+    ) -> None:
+        self._recorder = recorder
+        self.id = run_id
+        self.status = "running"
+        self.attempt = attempt
+        self.job_id = job_id
+        self.queue_name = queue_name
+        self._static = static
+        self._encoded_input = encoded_input
+        self._started_at = started_at
+        self._ended_at: int | None = None
+        self._output: Json = NULL
+        self._error: str | None = None
+        self._progress: float = 0
+        self._progress_dirty = False
+        self._logs: list[dict[str, Any]] = []
+        self._logs_cut = 0
+        self._logs_sent = 0
+        self._timeline: list[dict[str, Any]] = [
+            {"ts": started_at, "from": came_from, "to": "running", "reason": reason}
+        ]
+        self._timeline_sent = 0
+        self.in_history = False
+        self.in_overlay = False
+
+    @property
+    def started_at(self) -> int:
+        """When it started, milliseconds since the epoch."""
+        return self._started_at
+
+    @property
+    def ended_at(self) -> int | None:
+        """When it ended, milliseconds since the epoch; None while it lasts."""
+        return self._ended_at
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._ended_at is not None
+
+    def log(self, level: str, msg: object, **fields: Any) -> None:
+        """
+        Append a line to the run's log.
+
+        Args:
+            level: ``debug``, ``info``, ``warning`` or ``error``; another word is
+                kept as it is.
+            msg: The text; made portable, and cut if it is very long.
+            **fields: Further portable values of the entry; what is not portable
+                is kept as text.
+        """
+        recorder = self._recorder
+        with recorder.lock:
+            if self._ended_at is not None:
+                return
+            if len(self._logs) >= recorder.settings.max_logs:
+                self._cut_log()
+                return
+            entry: dict[str, Any] = {
+                "level": level if level in _LEVELS else portable_text(level, limit=20),
+                "msg": portable_text(msg, limit=recorder.settings.max_log_chars),
+                "ts": recorder.now(),
+            }
+            for name, value in fields.items():
+                entry.setdefault(portable_text(name, limit=100), _portable_field(value))
+            self._logs.append(entry)
+            recorder.unsent += 1
+            recorder.changed(self)
+
+    def _cut_log(self) -> None:
+        if self._logs_cut == 0:
+            limit = self._recorder.settings.max_logs
+            text = f"log truncated after {limit} entries"
+            self._logs.append({"level": "warning", "msg": text, "ts": self._recorder.now()})
+            self._recorder.changed(self)
+        self._logs_cut += 1
+
+    def progress(self, percent: float, label: object = None) -> None:
+        """
+        Say how far the work is.
+
+        Args:
+            percent: 0 to 100; what is beyond is clamped, what is no finite
+                number is left aside.
+            label: A word about it, put on the timeline.
+        """
+        if type(percent) not in {int, float} or percent != percent:  # noqa: PLR0124 - NaN
+            return
+        recorder = self._recorder
+        with recorder.lock:
+            if self._ended_at is not None:
+                return
+            self._progress = min(100, max(0, percent))
+            self._progress_dirty = True
+            if label is not None:
+                self._note("running", "running", portable_text(label, limit=500))
+            recorder.changed(self)
+
+    def _note(self, came_from: str, to: str, reason: str | None) -> None:
+        recorder = self._recorder
+        if len(self._timeline) < recorder.settings.max_timeline or to != "running":
+            self._timeline.append(
+                {"ts": recorder.now(), "from": came_from, "to": to, "reason": reason}
+            )
+
+    def finish(self, output: Any = None) -> None:
+        """
+        End the run as completed.
+
+        Args:
+            output: What the work gave. What cannot be stored is replaced by a
+                marker, and the log says so.
+        """
+        if self._ended_at is not None:
+            return
+        refused: list[InvalidValueError] = []
+        encoded = portable_value(
+            output, max_bytes=self._recorder.max_bytes, on_refused=refused.append
+        )
+        if refused:
+            self.log("error", f"the output was not stored: {refused[0]}")
+        self.finish_encoded(encoded)
+
+    def finish_encoded(self, output: Json) -> None:
+        """End the run as completed, with an output that is encoded already."""
+        self._end("completed", output=output)
+
+    def fail(self, error: object, *, reason: str | None = None) -> None:
+        """
+        End the run as failed.
+
+        Args:
+            error: An exception or a text; made portable.
+            reason: A word for the timeline.
+        """
+        if self._ended_at is not None:
+            return
+        text, trace = describe_error(error)
+        self.fail_text(text, trace, reason=reason)
+
+    def fail_text(self, text: str, trace: str | None, *, reason: str | None = None) -> None:
+        """End the run as failed, with what `describe_error` gave."""
+        if trace is not None:
+            self.log("error", trace)
+        self._end("failed", error=text, reason=reason)
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """
+        End the run as cancelled.
+
+        Args:
+            reason: Why: a cancel, a shutdown, a release.
+        """
+        self._end("cancelled", error=portable_text(reason, limit=500), reason=reason)
+
+    def _end(
+        self,
+        status: str,
+        *,
+        output: Json = NULL,
+        error: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        recorder = self._recorder
+        with recorder.lock:
+            if self._ended_at is not None:
+                return
+            self._ended_at = max(self._started_at, recorder.now())
+            self.status = status
+            self._output = output
+            self._error = error
+            if status == "completed":
+                self._progress = 100
+            # No word of the timeline may be lost: the end is noted past the cap.
+            self._timeline.append(
+                {
+                    "ts": self._ended_at,
+                    "from": "running",
+                    "to": status,
+                    "reason": None if reason is None else portable_text(reason, limit=500),
+                }
+            )
+            recorder.ended(self)
+
+    def forget(self) -> None:
+        """Stop recording here: someone else has closed this run."""
+        recorder = self._recorder
+        with recorder.lock:
+            if self._ended_at is None:
+                self._ended_at = max(self._started_at, recorder.now())
+                self.status = "failed"
+                recorder.forgotten(self)
+
+    # --- for the writer, which holds the lock ---
+
+    @property
+    def unsent(self) -> int:
+        """How many log entries the overlay does not have."""
+        return len(self._logs) - self._logs_sent
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the overlay has everything."""
+        return (
+            self._logs_sent >= len(self._logs)
+            and self._timeline_sent >= len(self._timeline)
+            and not self._progress_dirty
+        )
+
+    def skip_unsent(self) -> int:
+        """Give up sending what waits, and say how many log entries that were."""
+        waiting = self.unsent
+        self._logs_sent = len(self._logs)
+        return waiting
+
+    def _volatile(self) -> dict[str, Any]:
+        ended = self._ended_at
+        return {
+            "status": self.status,
+            "output": self._output,
+            "progressPercent": self._progress,
+            "logs": Json(orjson.dumps(self._logs)) if self._logs else _EMPTY,
+            "timeline": Json(orjson.dumps(self._timeline)),
+            "error": self._error,
+            "endedAt": ended,
+            "durationMs": None if ended is None else ended - self._started_at,
+        }
+
+    def to_wire(self) -> dict[str, Any]:
+        """Give the record as it is now; lists and objects may be `Json`."""
+        return {
+            "id": self.id,
+            **self._static,
+            "input": self._encoded_input,
+            "attempts": self.attempt,
+            "startedAt": self._started_at,
+            "jobId": self.job_id,
+            "queueName": self.queue_name,
+            **self._volatile(),
+        }
+
+    def write(self, expires_at: int | None) -> Write:
+        """Give the write that puts the ended run into history."""
+        if not self.in_history:
+            return Insert(RUNS, self.id, self.to_wire(), expires_at)
+        # Whoever closed the row first has the last word.
+        return Patch(
+            RUNS,
+            self.id,
+            set=self._volatile(),
+            expect={"status": "running"},
+            expires_at=expires_at,
+        )
+
+    def change(self) -> LiveChange:
+        """Give what the overlay does not have yet."""
+        fields: dict[str, Any] = {}
+        if not self.in_overlay:
+            fields = {
+                name: value for name, value in self.to_wire().items() if name not in _LISTS
+            }
+        elif self._progress_dirty:
+            fields = {"progressPercent": self._progress}
+        logs = self._logs[self._logs_sent :]
+        timeline = self._timeline[self._timeline_sent :]
+        return LiveChange(self.id, fields, logs, timeline)
+
+    def mark_sent(self, change: LiveChange) -> None:
+        """Count *change* as known to the overlay."""
+        self.in_overlay = True
+        if "progressPercent" in change.fields:
+            # It may have gone on while the change was on its way.
+            self._progress_dirty = change.fields["progressPercent"] != self._progress
+        self._logs_sent += len(change.logs)
+        self._timeline_sent += len(change.timeline)
+
+
+_LISTS: Final = frozenset({"logs", "timeline"})
+
+
+def _portable_field(value: Any) -> Any:
+    try:
+        return encode(value, max_bytes=10_000).load()
+    except InvalidValueError:
+        return portable_text(value, limit=1000)

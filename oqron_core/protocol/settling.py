@@ -1,0 +1,248 @@
+"""Settling: every write that a lease allows, guarded by its fencing token."""
+
+from __future__ import annotations
+
+import asyncio
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from oqron_core._codec import Json, decode_fields, portable_value
+from oqron_core.exceptions import (
+    ConflictError,
+    InvalidValueError,
+    LeaseLostError,
+    StorageError,
+    UnavailableError,
+)
+from oqron_core.models._wire import structure
+from oqron_core.models.backoff import Backoff
+from oqron_core.models.job import Job
+from oqron_core.planes.checks import delay_ms, lease_ms
+from oqron_core.planes.values import Lease, Patch, Write, WriteResult
+from oqron_core.protocol import transitions
+from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.run_handle import describe_error
+from oqron_core.protocol.session import Session
+from oqron_core.protocol.transitions import JOB
+
+
+__all__ = ["Settling"]
+
+T = TypeVar("T")
+
+
+class Settling:
+    """The steps of whoever holds a lease: renew, complete, fail, release."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def renew(self, claims: Sequence[Claim], *, lease_for: float) -> list[bool]:
+        """Renew leases; what is lost is marked on the claim."""
+        lease_ms(lease_for)
+        if not claims:
+            return []
+        answers = await self._session.hot.broker.renew(
+            [claim.lease for claim in claims], lease_for=lease_for
+        )
+        for claim, kept in zip(claims, answers, strict=True):
+            if not kept and not claim.settled:
+                claim.lost = True
+        return list(answers)
+
+    async def complete(self, claim: Claim, output: Any) -> None:
+        """Write the end, then acknowledge."""
+        encoded, refusal = self._output(output)
+        write = transitions.completed(
+            claim.lease,
+            encoded,
+            now=await self._settle_time(claim),
+            keep_for=self._session.settings.retention.completed_for,
+        )
+        session = self._session
+        result = await self._patiently(claim, lambda: session.settle(write, claim.lease))
+        self._end_completed(claim, result, encoded, refusal)
+
+    async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        """Write many ends in one batch; False where the lease is lost."""
+        session = self._session
+        now = await session.durable_time.now()
+        keep_for = session.settings.retention.completed_for
+        outputs = [self._output(output) for _, output in pairs]
+        writes = [
+            transitions.completed(claim.lease, encoded, now=now, keep_for=keep_for)
+            for (claim, _), (encoded, _) in zip(pairs, outputs, strict=True)
+        ]
+        results = await session.write_many(writes)
+        done: list[bool] = []
+        leases: list[Lease] = []
+        for (claim, _), result, (encoded, refusal) in zip(pairs, results, outputs, strict=True):
+            try:
+                self._end_completed(claim, result, encoded, refusal)
+            except LeaseLostError:
+                done.append(False)
+            else:
+                done.append(True)
+                leases.append(claim.lease)
+        if leases:
+            await session.ack_many(leases)
+        return done
+
+    def _end_completed(
+        self, claim: Claim, result: WriteResult, encoded: Json, refusal: str | None
+    ) -> None:
+        if not result.applied and not self._is_repeated(claim, result, "completed"):
+            self._lost(claim, result)
+        claim.settled = True
+        if refusal is not None:
+            claim.run.log("error", f"the output was not stored: {refusal}")
+        claim.run.finish_encoded(encoded)
+
+    def _output(self, output: Any) -> tuple[Json, str | None]:
+        refused: list[InvalidValueError] = []
+        encoded = portable_value(
+            output,
+            max_bytes=self._session.settings.max_value_bytes,
+            on_refused=refused.append,
+        )
+        return encoded, str(refused[0]) if refused else None
+
+    async def fail(
+        self, claim: Claim, error: object, *, retry_in: float | None, retry: bool
+    ) -> Job:
+        """Write a failed attempt: delayed for the next one, or a dead letter."""
+        if retry_in is not None:
+            delay_ms(retry_in, "retry_in")
+        text, trace = describe_error(error)
+        left = claim.attempt < claim.record.field("maxAttempts")
+        if retry and left:
+            job = await self._retry(claim, text, trace, retry_in)
+        else:
+            reason = "attempts exhausted" if retry else "discarded"
+            job = await self._die(claim, text, trace, reason)
+        claim.settled = True
+        claim.run.fail_text(text, trace, reason=None if retry else "discarded")
+        return job
+
+    async def _retry(
+        self, claim: Claim, text: str, trace: str | None, retry_in: float | None
+    ) -> Job:
+        session = self._session
+        if retry_in is None:
+            opts = claim.record.field("opts")
+            rule = Backoff.from_wire(opts.get("backoff") if isinstance(opts, dict) else None)
+            retry_in = rule.delay_after(claim.attempt)
+        now = await self._settle_time(claim)
+        run_at = now + delay_ms(retry_in)
+        write = transitions.retried(
+            claim.lease, claim.record, run_at=run_at, error=text, stacktrace=trace
+        )
+        result = await self._settle(claim, write)
+        if not result.applied:
+            self._lost(claim, result)
+        await session.nack([claim.lease], delay=retry_in)
+        return _after(claim, write)
+
+    async def _die(self, claim: Claim, text: str, trace: str | None, reason: str) -> Job:
+        session = self._session
+        gone, letter = transitions.dead(
+            claim.record,
+            queue=claim.lease.queue,
+            expect={"status": "active", "leaseToken": claim.lease.token},
+            now=await self._settle_time(claim),
+            reason=reason,
+            error=text,
+            stacktrace=trace,
+            keep_for=session.settings.retention.dead_letters_for,
+        )
+        try:
+            await self._patiently(claim, lambda: session.write_atomic([gone, letter]))
+        except ConflictError:
+            found = (await session.durable.get(JOB + claim.lease.queue, [claim.lease.id]))[0]
+            self._lost(claim, WriteResult(applied=False, record=found))
+        await session.ack(claim.lease)
+        return structure(Job, decode_fields(letter.value))
+
+    async def release(self, claim: Claim, *, delay: float) -> None:
+        """Give the job back; the attempt does not count."""
+        ms = delay_ms(delay)
+        now = await self._settle_time(claim)
+        write = transitions.released(claim.lease, run_at=now + ms if ms else None)
+        result = await self._settle(claim, write)
+        if not result.applied:
+            self._lost(claim, result)
+        claim.settled = True
+        claim.run.cancel("released")
+        await self._session.nack([claim.lease], delay=delay)
+
+    async def _settle_time(self, claim: Claim) -> int:
+        time = self._session.durable_time
+        try:
+            return await time.now()
+        except UnavailableError:
+            # The write itself will wait for the plane.
+            return max(claim.run.started_at, time.estimate())
+
+    async def _settle(self, claim: Claim, write: Write) -> WriteResult:
+        return await self._patiently(claim, lambda: self._session.write(write))
+
+    async def _patiently(self, claim: Claim, step: Callable[[], Awaitable[T]]) -> T:
+        """
+        Repeat *step* while the durable plane is down and the lease can be kept.
+
+        A finished handler's result is worth waiting for: it was paid for.
+        """
+        pause = 0.1
+        while True:
+            try:
+                return await step()
+            except UnavailableError:
+                if not await self._keep(claim):
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(1.0, pause * 2)
+
+    async def _keep(self, claim: Claim) -> bool:
+        ms = claim.record.field("leaseMs")
+        lease_for = ms / 1000 if isinstance(ms, int) else 30.0
+        try:
+            kept = await self._session.hot.broker.renew([claim.lease], lease_for=lease_for)
+        except StorageError:
+            return False
+        return kept[0]
+
+    def _is_repeated(self, claim: Claim, result: WriteResult, status: str) -> bool:
+        record = result.record
+        return (
+            record is not None
+            and record.field("status") == status
+            and record.field("leaseToken") == claim.lease.token
+        )
+
+    def _lost(self, claim: Claim, result: WriteResult) -> None:
+        """Refuse a writer that does not hold the lease any more."""
+        record = result.record
+        status = None if record is None else record.field("status")
+        if status == "active":
+            reason = "it lapsed, and someone took over"
+        elif status is None:
+            reason = "the job is gone"
+        elif status == "cancelled":
+            reason = "the job was cancelled"
+            claim.set_cancelled()
+        else:
+            reason = f"the job is {status} already"
+        self._session.refused += 1
+        claim.lost = True
+        error = LeaseLostError(f"job {claim.lease.id!r}", claim.lease.token, reason)
+        if status == "cancelled":
+            claim.run.cancel()
+        else:
+            claim.run.fail(f"lease lost: {reason}", reason="lease lost")
+        raise error
+
+
+def _after(claim: Claim, write: Patch) -> Job:
+    value = {**claim.record.value, **write.set}
+    return structure(Job, value)
