@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 
@@ -102,12 +103,15 @@ def minimums(session: nox.Session) -> None:
     """Test the core and memory with the oldest dependencies that are allowed."""
     floors = Path(session.create_tmp()) / "floors.txt"
     project = PROJECT["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["cli"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["cli"]]
     for plugin in PLUGINS:
-        metadata = nox.project.load_toml(plugin / "pyproject.toml")
-        wanted += metadata["project"]["dependencies"]
-    pins = [line.replace(">=", "==") for line in wanted if not line.startswith("oqron")]
-    floors.write_text("\n".join(line.split("[")[0] + line.split("]")[-1] for line in pins))
+        wanted += nox.project.load_toml(plugin / "pyproject.toml")["project"]["dependencies"]
+    pins = [
+        re.sub(r"^([\w-]+)(\[.*\])?>=([\w.]+).*", r"\1==\3", line)
+        for line in wanted
+        if not line.startswith("oqron")
+    ]
+    floors.write_text("\n".join(pins), encoding="utf-8")
     install_wheels(session, "-c", str(floors), *group("test"))
     session.run("pytest", *(session.posargs or QUICK))
 
@@ -168,6 +172,10 @@ def packaging(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure, beside the raw drivers; arguments go to the bench."""
+    """Measure, beside what it is built on: all, or ``-- bench/NAME.py`` with arguments."""
     install_wheels(session, *group("test"))
-    session.run("python", "bench", *session.posargs)
+    if session.posargs:
+        session.run("python", *session.posargs)
+        return
+    for script in sorted(ROOT.glob("bench/*.py")):
+        session.run("python", str(script.relative_to(ROOT)))

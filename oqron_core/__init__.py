@@ -51,7 +51,7 @@ from oqron_core.planes import (
     TokenBucket,
 )
 from oqron_core.protocol.claims import Claim
-from oqron_core.protocol.recorder import RunHandle
+from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.storage import Storage, open_storage
 from oqron_core.taxonomy import RecordKind, Table, classify_namespace, table_for_kind
 

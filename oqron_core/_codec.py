@@ -47,6 +47,7 @@ DEFAULT_MAX_VALUE_BYTES: Final = 1024 * 1024
 _PLAIN: Final = frozenset({str, bool, type(None)})
 _STR: Final = frozenset({str})
 _ESCAPED_NUL: Final = b"\\u0000"
+_CONTAINERS: Final = b"[{"
 
 _dumps: Final = orjson.dumps
 _loads: Final = orjson.loads
@@ -264,7 +265,8 @@ def encode_fields(
     Check a record's value and encode every top-level list and object.
 
     Strings, numbers, booleans and null are immutable and stay as they are;
-    lists and objects become `Json`. The result shares nothing with *value*.
+    lists and objects become `Json`, and a `Json` of a scalar becomes the scalar.
+    The result shares nothing with *value*.
 
     Args:
         value: A mapping; its values may be `Json` already.
@@ -295,6 +297,9 @@ def encode_fields(
         elif kind is Json:
             if max_bytes is not None and len(field.data) > max_bytes:
                 encode(field, f"{path}.{name}", max_bytes=max_bytes)
+            if field.data[0] not in _CONTAINERS:
+                # Backends need not know two forms of one scalar.
+                field = _loads(field.data)  # noqa: PLW2901 - decoded in place
         elif kind is float:
             if not math.isfinite(field):
                 _complain(field, f"{path}.{name}", 1)

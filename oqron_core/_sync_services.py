@@ -18,7 +18,7 @@ from oqron_core._portal import Portal
 from oqron_core.models import Backoff, Control, Job, Run
 from oqron_core.planes.values import Order, Page
 from oqron_core.protocol.claims import Claim
-from oqron_core.protocol.recorder import RunHandle
+from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.services.controls import Controls
 from oqron_core.services.dead_letters import DeadLetters
 from oqron_core.services.jobs import Jobs

@@ -999,12 +999,14 @@ class _Loader:
     def _variables(self, variable: str) -> set[str]:
         """Give the variables that *variable* may have been meant to be."""
         known = {f"{_PREFIX}{path}".replace(".", "__").upper() for path in _core_paths()}
-        rest = variable.removeprefix(_PREFIX).replace("__", "_")
+        known.add(ALLOW_VARIABLE)
+        rest = variable.removeprefix(_PREFIX)
+        _, nested, tail = rest.partition("__")
         for name in self.known:
             head = re.sub(r"\W", "_", name).upper()
             # One underscore where two are due, or a slip in the backend's name.
-            key = rest[len(head) :].strip("_") or "URL"
-            known.add(f"{_PREFIX}{head}__{key}")
+            key = tail if nested else rest[len(head) :].strip("_")
+            known.add(f"{_PREFIX}{head}__{key or 'URL'}")
         return known
 
     def _pair(self, layers: Sequence[_Leaves]) -> tuple[tuple[str, str], tuple[str, str]] | None:

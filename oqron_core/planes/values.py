@@ -285,6 +285,7 @@ class Record:
         raw: bytes | Mapping[str, Any],
         inserted_at: int,
         expires_at: int | None = None,
+        kind: RecordKind | None = None,
     ) -> Record:
         """
         Make a record whose value is decoded when it is first asked for.
@@ -296,11 +297,12 @@ class Record:
                 The record owns it from here on.
             inserted_at: Milliseconds since the epoch.
             expires_at: The same, or None.
+            kind: The kind, where the caller has it at hand; else classified.
         """
         record = cls.__new__(cls)
         record.namespace = namespace
         record.id = id
-        record.kind = classify_namespace(namespace)
+        record.kind = classify_namespace(namespace) if kind is None else kind
         record.inserted_at = inserted_at
         record.expires_at = expires_at
         record._value = None
@@ -430,8 +432,8 @@ class Patch:
     Change some top-level fields of a record that exists.
 
     Not applied where the record is absent, where a guard does not hold, where
-    *increment* meets something that is no integer (absent counts as 0) or would
-    leave 64 bits, or where *append* meets something that is no list (absent
+    *increment* meets something that is no integer (absent counts as 0, and 1.0 is
+    one) or would leave 64 bits, or where *append* meets something that is no list (absent
     counts as empty).
 
     Attributes:

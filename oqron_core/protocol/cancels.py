@@ -38,7 +38,7 @@ class Claims:
 
     def remember(self, claim: Claim) -> None:
         """Take a claim in, until it is let go."""
-        self._claims[claim.lease.queue, claim.lease.id] = claim
+        self._claims[claim.lease.queue, claim.id] = claim
         if self._listener is None:
             self._listener = self._session.spawn(self._listen(), name="oqron-cancels")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -28,7 +28,7 @@ from oqron_core.protocol.settling import Settling
 from oqron_core.protocol.transitions import OPEN
 
 
-__all__ = ["Claiming", "RunKind"]
+__all__ = ["Claiming", "Lanes", "RunKind"]
 
 log = logging.getLogger("oqron.protocol")
 
@@ -46,13 +46,35 @@ class RunKind:
     Attributes:
         module: The run's ``module``.
         trigger: The run's ``trigger``.
+        name: The run's ``name``; empty for the queue's.
     """
 
     module: str = "queue"
     trigger: str = "queue"
+    name: str = ""
 
 
 _QUEUE: Final = RunKind()
+
+
+Heads: TypeAlias = Callable[[Sequence[Lease]], Awaitable[Sequence[str | None]]]
+"""Gives for each lease of a lane the job at its head, or None where it is empty."""
+Follow: TypeAlias = Callable[[Claim], Awaitable[None]]
+"""Called when a job has ended whose lease was a lane's."""
+
+
+@attrs.frozen
+class Lanes:
+    """
+    How leases of a queue find their jobs, where they are not named after them.
+
+    Attributes:
+        heads: See `Heads`.
+        follow: See `Follow`.
+    """
+
+    heads: Heads
+    follow: Follow
 
 
 class Claiming:
@@ -72,6 +94,7 @@ class Claiming:
         worker: str,
         order: Order,
         kind: RunKind = _QUEUE,
+        lanes: Lanes | None = None,
     ) -> list[Claim]:
         """Take leases, confirm them in the durable plane, start the runs."""
         while True:
@@ -80,18 +103,17 @@ class Claiming:
             )
             if not leases:
                 return []
-            claims = await self._confirm_whole(leases, lease_ms(lease_for), kind)
+            batch = _Batch(lease_ms(lease_for), kind, lanes)
+            claims = await self._confirm_whole(leases, batch)
             if claims:
                 return claims
             # Everything was a leftover and is dropped now: look behind it.
 
-    async def _confirm_whole(
-        self, leases: Sequence[Lease], ms: int, kind: RunKind
-    ) -> list[Claim]:
+    async def _confirm_whole(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
         # A caller that is cancelled in the middle must neither burn an attempt
         # nor leave jobs active until the lease lapses: the step runs to its end,
         # and what nobody takes is released.
-        task = self._session.spawn(self._confirm(leases, ms, kind), name="oqron-claim")
+        task = self._session.spawn(self._confirm(leases, batch), name="oqron-claim")
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -110,32 +132,47 @@ class Claiming:
         except (StorageError, LeaseLostError) as error:
             log.debug("an undelivered claim will lapse: %s", error)
 
-    async def _confirm(
-        self, leases: Sequence[Lease], ms: int, kind: RunKind
-    ) -> list[Claim]:
-        now = await self._session.durable_time.now()
-        marks = [
-            self._mark(lease, ms, now, {"status": "waiting", "startedAt": None}, first=True)
-            for lease in leases
-        ]
-        results = await self._write_marks(leases, marks)
-        claims: dict[str, Claim] = {}
-        others: list[tuple[Lease, Record | None]] = []
-        for lease, result in zip(leases, results, strict=True):
+    async def _confirm(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
+        batch.now = await self._session.durable_time.now()
+        pairs = await self._named(leases, batch)
+        expect = {"status": "waiting", "startedAt": None}
+        marks = [self._mark(lease, job, batch, expect, first=True) for lease, job in pairs]
+        results = await self._write_marks([lease for lease, _ in pairs], marks)
+        others: list[tuple[Lease, str, Record | None]] = []
+        for (lease, job_id), result in zip(pairs, results, strict=True):
             if result.applied and result.record is not None:
-                await self._begin(lease, result.record, now, kind, claims)
+                await self._begin(lease, result.record, batch)
             else:
-                others.append((lease, result.record))
+                others.append((lease, job_id, result.record))
         if others:
-            await self._look_again(others, claims, ms, now, kind)
-            return [claims[lease.id] for lease in leases if lease.id in claims]
-        return list(claims.values())
+            await self._look_again(others, batch)
+            claims = batch.claims
+            return [claims[job_id] for _, job_id in pairs if job_id in claims]
+        return list(batch.claims.values())
+
+    async def _named(self, leases: Sequence[Lease], batch: _Batch) -> list[tuple[Lease, str]]:
+        """Give each lease with its job; empty lanes are acknowledged."""
+        if batch.lanes is None:
+            return [(lease, lease.id) for lease in leases]
+        heads = await batch.lanes.heads(leases)
+        empty = [lease for lease, head in zip(leases, heads, strict=True) if head is None]
+        if empty:
+            await self._session.ack_many(empty)
+        return [
+            (lease, head) for lease, head in zip(leases, heads, strict=True) if head is not None
+        ]
 
     def _mark(
-        self, lease: Lease, ms: int, now: int, expect: dict[str, Any], *, first: bool
+        self, lease: Lease, job_id: str, batch: _Batch, expect: dict[str, Any], *, first: bool
     ) -> Patch:
         return transitions.started(
-            lease, run_id=uuid7(), lease_ms=ms, now=now, expect=expect, first=first
+            lease,
+            job_id,
+            run_id=uuid7(),
+            lease_ms=batch.ms,
+            now=batch.now,
+            expect=expect,
+            first=first,
         )
 
     async def _write_marks(
@@ -150,30 +187,29 @@ class Claiming:
             raise
 
     async def _look_again(
-        self,
-        others: list[tuple[Lease, Record | None]],
-        claims: dict[str, Claim],
-        ms: int,
-        now: int,
-        kind: RunKind,
+        self, others: list[tuple[Lease, str, Record | None]], batch: _Batch
     ) -> None:
         """Deal with what is not simply waiting: delayed, lapsed, over, gone."""
         for _ in range(_READS):
             takes: list[tuple[Lease, Record]] = []
-            leftovers: list[Lease] = []
-            for lease, record in others:
+            for lease, job_id, record in others:
                 if record is None or record.field("status") not in OPEN:
-                    leftovers.append(lease)
-                elif await self._may_take(lease, record, now):
+                    await self._drop(lease, job_id)
+                elif await self._may_take(lease, record, batch.now):
                     takes.append((lease, record))
-            if leftovers:
-                await self._session.ack_many(leftovers)
             if not takes:
                 return
-            others = await self._take(takes, claims, ms, now, kind)
+            others = await self._take(takes, batch)
             if not others:
                 return
-        await self._session.nack([lease for lease, _ in others])
+        await self._session.nack([lease for lease, _, _ in others])
+
+    async def _drop(self, lease: Lease, job_id: str) -> None:
+        """Let go of a lease whose job has ended; a lane may have another job."""
+        if lease.id == job_id:
+            await self._session.ack(lease)
+        else:
+            await self._session.nack([lease])
 
     async def _may_take(self, lease: Lease, record: Record, now: int) -> bool:
         if record.field("status") == "active":
@@ -184,7 +220,7 @@ class Claiming:
             if record.field("attemptMade") >= record.field("maxAttempts"):
                 # A lapse consumes an attempt, and this was the last.
                 await bury_lapsed(self._session, lease.queue, record, now)
-                await self._session.ack(lease)
+                await self._drop(lease, record.id)
                 return False
             return True
         run_at = record.field("runAt")
@@ -194,65 +230,69 @@ class Claiming:
         return True
 
     async def _take(
-        self,
-        takes: Sequence[tuple[Lease, Record]],
-        claims: dict[str, Claim],
-        ms: int,
-        now: int,
-        kind: RunKind,
-    ) -> list[tuple[Lease, Record | None]]:
+        self, takes: Sequence[tuple[Lease, Record]], batch: _Batch
+    ) -> list[tuple[Lease, str, Record | None]]:
         """Mark what was read, guarded by what was read; give back what changed."""
         marks = [
             self._mark(
                 lease,
-                ms,
-                now,
-                {
-                    "status": record.field("status"),
-                    "leaseToken": record.field("leaseToken"),
-                    "attemptMade": record.field("attemptMade"),
-                },
+                record.id,
+                batch,
+                {name: record.field(name) for name in ("status", "leaseToken", "attemptMade")},
                 first=record.field("startedAt") is None,
             )
             for lease, record in takes
         ]
         results = await self._write_marks([lease for lease, _ in takes], marks)
-        changed: list[tuple[Lease, Record | None]] = []
+        changed: list[tuple[Lease, str, Record | None]] = []
         for (lease, record), result in zip(takes, results, strict=True):
             if not result.applied or result.record is None:
-                changed.append((lease, result.record))
+                changed.append((lease, record.id, result.record))
                 continue
             if record.field("status") == "active":
-                await close_run_of(self._session, record, "failed", "lease lapsed", now)
-            await self._begin(lease, result.record, now, kind, claims)
+                await close_run_of(
+                    self._session, record, "failed", "lease lapsed", batch.now
+                )
+            await self._begin(lease, result.record, batch)
         return changed
 
-    async def _begin(
-        self, lease: Lease, record: Record, now: int, kind: RunKind, claims: dict[str, Claim]
-    ) -> None:
+    async def _begin(self, lease: Lease, record: Record, batch: _Batch) -> None:
         try:
-            claims[lease.id] = self._start(lease, record, now, kind)
+            batch.claims[record.id] = self._start(lease, record, batch)
         except CorruptRecordError:
             # One unreadable record must hold up neither the batch nor the queue.
             log.exception("a job cannot be read; it is put aside for a minute")
             await self._session.nack([lease], delay=_ASIDE_FOR)
 
-    def _start(self, lease: Lease, record: Record, now: int, kind: RunKind) -> Claim:
+    def _start(self, lease: Lease, record: Record, batch: _Batch) -> Claim:
         attempt = record.field("attemptMade")
         run = self._session.recorder.start(
-            name=lease.queue,
-            module=kind.module,
-            trigger=kind.trigger,
+            name=batch.kind.name or lease.queue,
+            module=batch.kind.module,
+            trigger=batch.kind.trigger,
             encoded_input=record.encoded("data"),
-            started_at=now,
+            started_at=batch.now,
             run_id=record.field("runId"),
             attempt=attempt,
-            job_id=lease.id,
+            job_id=record.id,
             queue_name=lease.queue,
             worker_id=lease.owner,
             came_from="waiting",
             reason="claimed",
         )
         claim = Claim(record, lease, run, attempt)
+        if batch.lanes is not None:
+            claim.then = batch.lanes.follow
         self._claims.remember(claim)
         return claim
+
+
+@attrs.define(eq=False)
+class _Batch:
+    """What one claim has in hand."""
+
+    ms: int
+    kind: RunKind
+    lanes: Lanes | None
+    now: int = 0
+    claims: dict[str, Claim] = attrs.field(factory=dict)

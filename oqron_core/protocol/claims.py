@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from collections.abc import Awaitable, Callable
 from typing import Any, final
 
 from oqron_core.models._wire import structure
@@ -25,6 +26,7 @@ class Claim:
         lease: The lease; its token guards every write.
         run: The run of this attempt: ``log`` and ``progress`` are plain calls.
         attempt: Which attempt this is, from 1.
+        record: The job's record as it was claimed.
         message: The message, where this is a delivery of a topic; else None.
     """
 
@@ -40,6 +42,7 @@ class Claim:
         "record",
         "run",
         "settled",
+        "then",
     )
 
     def __init__(self, record: Record, lease: Lease, run: RunHandle, attempt: int) -> None:
@@ -54,6 +57,8 @@ class Claim:
         """Whether a renewal found that the lease is lost."""
         self.settled = False
         """Whether it was completed, failed or released."""
+        self.then: Callable[[Claim], Awaitable[None]] | None = None
+        """What follows the end of the job, where its lease is a lane's."""
         self._job: Job | None = None
         self._cancel_event: asyncio.Event | None = None
 
@@ -64,6 +69,11 @@ class Claim:
         if job is None:
             job = self._job = structure(Job, self.record.value)
         return job
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.record.id
 
     @property
     def data(self) -> Any:
@@ -85,4 +95,4 @@ class Claim:
             self._cancel_event.set()
 
     def __repr__(self) -> str:
-        return f"Claim({self.lease.queue!r}, {self.lease.id!r}, token={self.lease.token})"
+        return f"Claim({self.lease.queue!r}, {self.id!r}, token={self.lease.token})"

@@ -10,9 +10,10 @@ from oqron_core._codec import decode_fields
 from oqron_core.exceptions import ConflictError, StorageError
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job
-from oqron_core.planes.values import Insert, Patch, Record, Write
+from oqron_core.planes.values import Entry, Insert, Patch, Record, Write
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import CANCELS, Claims
+from oqron_core.protocol.lanes import broker_id
 from oqron_core.protocol.recorder import merged
 from oqron_core.protocol.run_handle import RUNS
 from oqron_core.protocol.session import Session
@@ -86,7 +87,8 @@ class Ending:
                 return None  # someone else requeued it
             msg = f"queue {queue!r} has a job {job_id!r} again; settle or cancel that one first"
             raise ConflictError(msg) from None
-        published = await session.publish(queue, transitions.entry_for(record, due_at=None))
+        entry = Entry(broker_id(queue, job_id), record.field("priority") or 0)
+        published = await session.publish(queue, entry)
         job = structure(Job, decode_fields(fresh.value))
         object.__setattr__(job, "published", published)
         return job

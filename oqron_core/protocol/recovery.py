@@ -16,6 +16,7 @@ from typing import Final
 from oqron_core.exceptions import StorageError
 from oqron_core.planes.values import Entry, Lease, Query, Record
 from oqron_core.protocol.ending import bury_lapsed, close_run
+from oqron_core.protocol.lanes import broker_id, is_topic_queue
 from oqron_core.protocol.pauses import QUEUE, queue_control
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB, OPEN
@@ -99,7 +100,7 @@ class Recovery:
         await self._align_pauses()
         for queue in await self.queues():
             if await self._agrees(queue):
-                if sweep:
+                if sweep or is_topic_queue(queue):
                     total += await self._sweep_page(queue, batch)
             else:
                 total += await self._restore_queue(queue, batch)
@@ -111,7 +112,11 @@ class Recovery:
             Query(namespace=JOB + queue, where=[("status", "in", list(OPEN))])
         )
         counts = await session.hot.broker.counts(queue)
-        return bool(wanted == counts.ready + counts.delayed + counts.leased)
+        there = counts.ready + counts.delayed + counts.leased
+        if is_topic_queue(queue):
+            # A lane stands for many jobs, so only its absence shows.
+            return bool(wanted == there or 0 < there < wanted)
+        return bool(wanted == there)
 
     async def _sweep_page(self, queue: str, batch: int) -> int:
         query = self._open_jobs(queue, batch, self._cursors.get(queue))
@@ -148,10 +153,12 @@ class Recovery:
             return 0
         session = self._session
         broker = session.hot.broker
-        known = await broker.contains(queue, [record.id for record in records])
+        known = await broker.contains(queue, [broker_id(queue, r.id) for r in records])
         missing = [r for r, there in zip(records, known, strict=True) if not there]
         if not missing:
             return 0
+        if is_topic_queue(queue):
+            missing = _heads(queue, missing)
         hot_now = await session.hot_time.now()
         skew = hot_now - await session.durable_time.now()
         entries: list[Entry] = []
@@ -163,7 +170,7 @@ class Recovery:
                 run_at = record.field("runAt")
                 due = run_at + skew if isinstance(run_at, int) else None
                 priority = record.field("priority")
-                entries.append(Entry(record.id, priority, due))
+                entries.append(Entry(broker_id(queue, record.id), priority, due))
         if entries:
             await broker.publish(queue, entries)
         if leases:
@@ -299,12 +306,20 @@ class Recovery:
         return total
 
 
+def _heads(queue: str, records: Sequence[Record]) -> list[Record]:
+    """Give the first record of each lane: it stands for the others."""
+    first: dict[str, Record] = {}
+    for record in records:
+        first.setdefault(broker_id(queue, record.id), record)
+    return list(first.values())
+
+
 def _lease(queue: str, record: Record, hot_now: int) -> Lease:
     """Build the lease of a job in flight, with its token, for its full length."""
     ms = record.field("leaseMs")
     return Lease(
         queue,
-        record.id,
+        broker_id(queue, record.id),
         record.field("workerId") or "unknown",
         record.field("leaseToken") or 0,
         hot_now + (ms if isinstance(ms, int) else 30_000),

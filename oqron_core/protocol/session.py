@@ -17,6 +17,7 @@ from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Entry, Lease, Put, Write, WriteResult
 from oqron_core.protocol.coalesce import Coalescer
+from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.recorder import Recorder
 from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import SETTLE_FIELDS, shows
@@ -89,6 +90,14 @@ class Session:
         if os.getpid() != self._pid:
             return "the storage was opened before this process was forked; open one here"
         return "the storage belongs to another event loop; open one on this loop"
+
+    def completed_for(self, queue: str) -> float | None:
+        """
+        Give for how long a completed job of *queue* is kept, in seconds.
+
+        A delivery goes at once: the message is retained, and a run keeps the input.
+        """
+        return 0 if is_topic_queue(queue) else self.settings.retention.completed_for
 
     # --- durable writes ---
 

@@ -54,24 +54,31 @@ class Settling:
     async def complete(self, claim: Claim, output: Any) -> None:
         """Write the end, then acknowledge."""
         encoded, refusal = self._output(output)
+        session = self._session
         write = transitions.completed(
             claim.lease,
+            claim.id,
             encoded,
             now=await self._settle_time(claim),
-            keep_for=self._session.settings.retention.completed_for,
+            keep_for=session.completed_for(claim.lease.queue),
         )
-        session = self._session
         result = await self._patiently(claim, lambda: session.settle(write, claim.lease))
         self._end_completed(claim, result, encoded, refusal)
+        await self._follow(claim)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """Write many ends in one batch; False where the lease is lost."""
         session = self._session
         now = await session.durable_time.now()
-        keep_for = session.settings.retention.completed_for
         outputs = [self._output(output) for _, output in pairs]
         writes = [
-            transitions.completed(claim.lease, encoded, now=now, keep_for=keep_for)
+            transitions.completed(
+                claim.lease,
+                claim.id,
+                encoded,
+                now=now,
+                keep_for=session.completed_for(claim.lease.queue),
+            )
             for (claim, _), (encoded, _) in zip(pairs, outputs, strict=True)
         ]
         results = await session.write_many(writes)
@@ -87,7 +94,14 @@ class Settling:
                 leases.append(claim.lease)
         if leases:
             await session.ack_many(leases)
+        for (claim, _), ended in zip(pairs, done, strict=True):
+            if ended:
+                await self._follow(claim)
         return done
+
+    async def _follow(self, claim: Claim) -> None:
+        if claim.then is not None:
+            await claim.then(claim)
 
     def _end_completed(
         self, claim: Claim, result: WriteResult, encoded: Json, refusal: str | None
@@ -159,16 +173,17 @@ class Settling:
         try:
             await self._patiently(claim, lambda: session.write_atomic([gone, letter]))
         except ConflictError:
-            found = (await session.durable.get(JOB + claim.lease.queue, [claim.lease.id]))[0]
+            found = (await session.durable.get(JOB + claim.lease.queue, [claim.id]))[0]
             self._lost(claim, WriteResult(applied=False, record=found))
         await session.ack(claim.lease)
+        await self._follow(claim)
         return structure(Job, decode_fields(letter.value))
 
     async def release(self, claim: Claim, *, delay: float) -> None:
         """Give the job back; the attempt does not count."""
         ms = delay_ms(delay)
         now = await self._settle_time(claim)
-        write = transitions.released(claim.lease, run_at=now + ms if ms else None)
+        write = transitions.released(claim.lease, claim.id, run_at=now + ms if ms else None)
         result = await self._settle(claim, write)
         if not result.applied:
             self._lost(claim, result)
@@ -235,7 +250,7 @@ class Settling:
             reason = f"the job is {status} already"
         self._session.refused += 1
         claim.lost = True
-        error = LeaseLostError(f"job {claim.lease.id!r}", claim.lease.token, reason)
+        error = LeaseLostError(f"job {claim.id!r}", claim.lease.token, reason)
         if status == "cancelled":
             claim.run.cancel()
         else:

@@ -2,7 +2,8 @@
 The writes of every step in a job's life. Pure: no plane is called here.
 
 Each step that a lease allows expects the status ``active`` and the fencing token
-of that lease, so a writer whose lease was taken over changes nothing.
+of that lease, so a writer whose lease was taken over changes nothing. The id of a
+lease is the job's, unless the broker hands out lanes (see `lanes`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from oqron_core.planes.checks import check_instant, check_priority, delay_ms
 from oqron_core.planes.values import (
     KEEP,
     Delete,
-    Entry,
     Insert,
     Keep,
     Lease,
@@ -40,7 +40,6 @@ __all__ = [
     "cancelled",
     "completed",
     "dead",
-    "entry_for",
     "new_job",
     "released",
     "requeued",
@@ -179,6 +178,7 @@ def new_job(
 
 def started(
     lease: Lease,
+    job_id: str,
     *,
     run_id: str,
     lease_ms: int,
@@ -200,7 +200,7 @@ def started(
         fields["startedAt"] = now
     return Patch(
         JOB + lease.queue,
-        lease.id,
+        job_id,
         set=fields,
         increment={"attemptMade": 1},
         expect=expect,
@@ -211,13 +211,15 @@ def _mine(lease: Lease) -> dict[str, Any]:
     return {"status": "active", "leaseToken": lease.token}
 
 
-def completed(lease: Lease, output: Json, *, now: int, keep_for: float | None) -> Write:
+def completed(
+    lease: Lease, job_id: str, output: Json, *, now: int, keep_for: float | None
+) -> Write:
     """Build the end of a job that was done; *keep_for* 0 deletes it at once."""
     if keep_for == 0:
-        return Delete(JOB + lease.queue, lease.id, expect=_mine(lease))
+        return Delete(JOB + lease.queue, job_id, expect=_mine(lease))
     return Patch(
         JOB + lease.queue,
-        lease.id,
+        job_id,
         set={
             "status": "completed",
             "returnValue": output,
@@ -249,7 +251,7 @@ def retried(
     """Build a failed attempt that is followed by another."""
     return Patch(
         JOB + lease.queue,
-        lease.id,
+        record.id,
         set={
             "status": "delayed",
             "runAt": run_at,
@@ -291,11 +293,11 @@ def dead(
     )
 
 
-def released(lease: Lease, *, run_at: int | None) -> Patch:
+def released(lease: Lease, job_id: str, *, run_at: int | None) -> Patch:
     """Build a claim that is given back without costing an attempt."""
     return Patch(
         JOB + lease.queue,
-        lease.id,
+        job_id,
         set={"status": "waiting" if run_at is None else "delayed", "runAt": run_at},
         increment={"attemptMade": -1},
         expect=_mine(lease),
@@ -346,12 +348,6 @@ def requeued(record: Record, *, queue: str) -> tuple[Delete, Insert]:
         Delete(DLQ + queue, record.id, expect={"deadAt": record.field("deadAt")}),
         Insert(JOB + queue, record.id, value),
     )
-
-
-def entry_for(record: Record, *, due_at: int | None) -> Entry:
-    """Build what the broker is told of a job."""
-    priority = record.field("priority")
-    return Entry(record.id, priority if isinstance(priority, int) else 0, due_at)
 
 
 def shows(write: Write, record: Record | None) -> bool:

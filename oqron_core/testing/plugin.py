@@ -83,7 +83,7 @@ def oqron_storage(oqron_runner: Any, oqron_clock: Any) -> Iterator[Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a coroutine test that asks for `oqron_storage` in the loop of the storage."""
-    runner = pyfuncitem.funcargs.get("oqron_runner")
+    runner: Any = pyfuncitem.funcargs.get("oqron_runner")
     if runner is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames  # noqa: SLF001 - what pytest's own call uses

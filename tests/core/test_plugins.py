@@ -20,6 +20,7 @@ import pytest
 from oqron_core._plugins import (
     ALLOW_VARIABLE,
     KNOWN_BACKENDS,
+    DoctorCheck,
     Plugins,
     discover,
     one_line,
@@ -98,7 +99,9 @@ class Site:
         self.claim(distribution, f"[oqron]\n{name} = {module}\n", version=version)
         return module
 
-    def claim(self, distribution: str, entry_points: str | bytes, *, version: str = "1.2.3") -> Path:
+    def claim(
+        self, distribution: str, entry_points: str | bytes, *, version: str = "1.2.3"
+    ) -> Path:
         info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir(exist_ok=True)
         metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
@@ -145,8 +148,13 @@ def nothing(_settings: Any) -> contextlib.AbstractAsyncContextManager[None]:
     return contextlib.nullcontext()
 
 
-def backend(name: str = "mine", *, version: int = CONTRACT_VERSION, **changes: Any) -> Backend:
-    made = {"name": name, "contract_version": version, "settings": NoSettings, "connect": nothing}
+def backend(name: str = "mine", *, version: Any = CONTRACT_VERSION, **changes: Any) -> Backend:
+    made: dict[str, Any] = {
+        "name": name,
+        "contract_version": version,
+        "settings": NoSettings,
+        "connect": nothing,
+    }
     return Backend(**(made | changes))
 
 
@@ -403,7 +411,9 @@ def test_one_distribution_seen_twice_is_no_error(
 # --- the allow-list --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["one", "one,two", " one , two ", "acme-one", "Acme_One,x", "one,"])
+@pytest.mark.parametrize(
+    "value", ["one", "one,two", " one , two ", "acme-one", "Acme_One,x", "one,"]
+)
 def test_what_the_allow_list_names_may_load(
     site: Site, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
@@ -448,7 +458,8 @@ def test_a_missing_backend_of_ours_says_what_to_install(name: str, distribution:
 
 
 @pytest.mark.parametrize(
-    "name, near", [("dynamoo", "dynamo"), ("Dynamo", "dynamo"), ("redsi", "redis"), ("postgress", "postgres")]
+    "name, near",
+    [("dynamoo", "dynamo"), ("Dynamo", "dynamo"), ("redsi", "redis"), ("postgress", "postgres")],
 )
 def test_a_misspelt_backend_gets_a_suggestion(site: Site, name: str, near: str) -> None:
     site.install("acme-dynamo", "dynamo")
@@ -472,7 +483,9 @@ def test_a_backend_of_the_other_plane_says_so(served: str, wanted: str) -> None:
     assert plugins.listing()[0].error is None
 
 
-@pytest.mark.parametrize("version, mend", [(CONTRACT_VERSION + 1, "upgrade oqron-core"), (0, "upgrade acme-old")])
+@pytest.mark.parametrize(
+    "version, mend", [(CONTRACT_VERSION + 1, "upgrade oqron-core"), (0, "upgrade acme-old")]
+)
 def test_another_contract_version_is_refused_with_both_numbers(
     site: Site, version: int, mend: str
 ) -> None:
@@ -588,7 +601,9 @@ def test_a_hot_plane_without_its_facets_is_refused_by_their_names() -> None:
     bare.broker = object()  # type: ignore[assignment]
     plugins = Plugins()
     plugins.register(plugin(hot=opens(bare)), "mine")
-    with pytest.raises(ContractMismatchError, match="broker, locks, counters, cache, live, signals"):
+    with pytest.raises(
+        ContractMismatchError, match="broker, locks, counters, cache, live, signals"
+    ):
         asyncio.run(opened(plugins.hot("mine")[1]))
 
 
@@ -648,7 +663,7 @@ def test_a_plugin_of_this_process_cannot_shadow_an_installed_one(site: Site) -> 
 
 def test_what_a_plugin_of_this_process_raises_is_raised_at_once() -> None:
     @hookimpl
-    def oqron_register_hot_planes(register: Any) -> None:  # noqa: ARG001 - the hook's name for it
+    def oqron_register_hot_planes(register: Any) -> None:
         msg = "boom"
         raise LookupError(msg)
 
@@ -669,6 +684,10 @@ def test_two_discoveries_share_nothing(site: Site) -> None:
 # --- doctor ----------------------------------------------------------------------
 
 
+async def run(check: DoctorCheck, settings: Any) -> tuple[bool, str]:
+    return await check.check(settings)
+
+
 def test_checks_are_collected_and_not_run() -> None:
     ran: list[Any] = []
 
@@ -686,7 +705,7 @@ def test_checks_are_collected_and_not_run() -> None:
     found = plugins.doctor_checks()
     assert [(each.plugin, each.name) for each in found] == [("mine", "tables"), ("mine", "clock")]
     assert ran == []
-    assert asyncio.run(found[0].check("settings")) == (True, "fine")
+    assert asyncio.run(run(found[0], "settings")) == (True, "fine")
     assert ran == ["settings"]
 
 
@@ -702,7 +721,7 @@ def test_a_doctor_that_raises_is_a_failed_check(error: BaseException) -> None:
     plugins.register(plugin(backend("good"), hot=opens(None)), "good")
     found = plugins.doctor_checks()
     assert [each.name for each in found] == ["first", "mine"]
-    fine, reason = asyncio.run(found[1].check(None))
+    fine, reason = asyncio.run(run(found[1], None))
     assert not fine
     assert type(error).__name__ in reason
 
@@ -721,7 +740,10 @@ def test_a_plugin_that_failed_to_load_has_no_checks(site: Site) -> None:
         (ValueError("a\n  b\tc"), "ValueError: a b c"),
         (ValueError(), "ValueError"),
         (ValueError("x" * 400), f"ValueError: {'x' * 300}…"),
-        (ValueError("cannot reach redis://me:hunter2@host/0 now"), "ValueError: cannot reach redis://host/0 now"),
+        (
+            ValueError("cannot reach redis://me:hunter2@host/0 now"),
+            "ValueError: cannot reach redis://host/0 now",
+        ),
         (ValueError("postgresql://me:p@ss/w@host/x"), "ValueError: postgresql://host/x"),
     ],
 )

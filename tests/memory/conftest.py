@@ -11,11 +11,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import attrs
 import pytest
 
-from oqron_core.planes import Clock, DurablePlane, HotPlane, PlaneContext, Scope
-from oqron_core.testing.clock import ManualClock
-
 import oqron_memory
 
+from oqron_core.planes import Clock, DurablePlane, HotPlane, PlaneContext, Scope
+from oqron_core.testing.clock import ManualClock
 from oqron_memory import MemorySettings, MemoryStore
 
 

@@ -14,11 +14,12 @@ import pytest
 from oqron_core.exceptions import ClosedError
 from oqron_core.planes import Delete, Entry, FixedWindow, HotPlane, Insert, Query, Scope
 from oqron_core.testing.clock import ManualClock
-
 from oqron_memory import MemoryStore
 
 
-async def test_storages_that_share_a_store_see_the_same(opened: Any, clock: ManualClock) -> None:
+async def test_storages_that_share_a_store_see_the_same(
+    opened: Any, clock: ManualClock
+) -> None:
     """What one writes the other reads, and it outlives the first."""
     store = MemoryStore(clock=clock)
     async with opened(store) as first, opened(store) as second:
@@ -78,7 +79,9 @@ async def test_tokens_grow_although_a_queue_was_forgotten(opened: Any) -> None:
             last = held.token
 
 
-async def test_tokens_grow_across_the_loss_of_the_store(opened: Any, clock: ManualClock) -> None:
+async def test_tokens_grow_across_the_loss_of_the_store(
+    opened: Any, clock: ManualClock
+) -> None:
     """A fresh store a millisecond later starts above every token of the lost one."""
     async with opened() as planes:
         await planes.hot.broker.publish("q", [Entry(f"{i}") for i in range(500)])
@@ -91,7 +94,7 @@ async def test_tokens_grow_across_the_loss_of_the_store(opened: Any, clock: Manu
 
 
 def _arguments(name: str) -> list[Any] | None:
-    return {
+    known: dict[str, list[Any]] = {
         "publish": ["q", []],
         "claim": ["q"],
         "acquire": ["k"],
@@ -104,7 +107,8 @@ def _arguments(name: str) -> list[Any] | None:
         "query": [Query(namespace="x")],
         "count": [Query(namespace="x")],
         "prune": [Query(namespace="x")],
-    }.get(name)
+    }
+    return known.get(name)
 
 
 KEYWORDS: dict[str, dict[str, Any]] = {
@@ -134,7 +138,8 @@ async def test_every_method_refuses_after_closing(opened: Any) -> None:
             arguments = _arguments(name)
             with pytest.raises(ClosedError):
                 await method(
-                    *([[]] * count if arguments is None else arguments), **KEYWORDS.get(name, {})
+                    *([[]] * count if arguments is None else arguments),
+                    **KEYWORDS.get(name, {}),
                 )
             refused += 1
     assert refused > 35
@@ -142,7 +147,9 @@ async def test_every_method_refuses_after_closing(opened: Any) -> None:
         hot.signals.subscribe(["c"])
 
 
-async def test_closing_ends_who_waits_and_who_listens(opened: Any, clock: ManualClock) -> None:
+async def test_closing_ends_who_waits_and_who_listens(
+    opened: Any, clock: ManualClock
+) -> None:
     """A waiter gets ClosedError, an iteration ends; others of the store go on."""
     store = MemoryStore(clock=clock)
     heard = []
@@ -204,7 +211,7 @@ async def test_a_forked_child_is_refused_instead_of_working_on_a_copy(opened: An
 async def test_a_result_is_a_copy_at_every_level(opened: Any) -> None:
     """Neither what was put in nor what was given out is tied to what is stored."""
     async with opened() as planes:
-        value = {"list": [1, {"deep": [2]}], "n": 1}
+        value: dict[str, Any] = {"list": [1, {"deep": [2]}], "n": 1}
         (result,) = await planes.durable.write([Insert("things", "a", value)])
         value["list"].append("mine")
         result.value["list"][1]["deep"].append("mine")
@@ -215,7 +222,9 @@ async def test_a_result_is_a_copy_at_every_level(opened: Any) -> None:
         assert {"list": [1, {"deep": [2]}], "n": 1} == second.value
 
 
-async def test_a_record_given_out_keeps_what_was_though_it_is_read_later(opened: Any) -> None:
+async def test_a_record_given_out_keeps_what_was_though_it_is_read_later(
+    opened: Any,
+) -> None:
     """A value is decoded when it is asked for, and is still that of its read."""
     async with opened() as planes:
         await planes.durable.write([Insert("things", "a", {"n": 1})])

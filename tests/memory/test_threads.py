@@ -84,7 +84,10 @@ async def test_guarded_increments_lose_no_update(opened: Any) -> None:
                 (record,) = await planes.durable.get("things", ["n"])
                 count = record.value["count"]
                 patch = Patch(
-                    "things", "n", set={"count": count + 1}, append={"by": [number]},
+                    "things",
+                    "n",
+                    set={"count": count + 1},
+                    append={"by": [number]},
                     expect={"count": count},
                 )
                 (result,) = await planes.durable.write([patch])
@@ -119,7 +122,9 @@ async def test_no_structure_changes_while_another_thread_walks_it(opened: Any) -
                 await hot.counters.increment("hits")
                 await hot.signals.publish("c", index)
                 async with hot.signals.subscribe(["c"]):
-                    await durable.prune(Query(namespace="runs", where=[("n", "=", index)]), limit=1)
+                    await durable.prune(
+                        Query(namespace="runs", where=[("n", "=", index)]), limit=1
+                    )
                 await hot.check()
 
         in_threads(work)
@@ -134,7 +139,7 @@ async def test_one_thread_wakes_who_waits_in_another(opened: Any) -> None:
 
         async def work(number: int) -> None:
             if number == 0:
-                while planes.store.sizes()["waiters"] < THREADS - 1:
+                while planes.store.sizes()["waiters"] < THREADS - 1:  # noqa: ASYNC110 - in other loops
                     await asyncio.sleep(0)
                 await planes.hot.broker.publish("q", [Entry("a")])
                 ready.wait()

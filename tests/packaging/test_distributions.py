@@ -242,4 +242,4 @@ def test_session_tests_the_wheels_and_not_the_checkout(distribution: Distributio
 
     assert spec is not None
     assert spec.origin is not None
-    assert not Path(spec.origin).is_relative_to(distribution.folder)
+    assert not Path(spec.origin).is_relative_to(distribution.folder / distribution.package)

@@ -118,7 +118,7 @@ def _synchronous(test: Callable[..., Any]) -> Callable[..., None]:
     # installed sees a coroutine function to take over.
     @functools.wraps(test)
     def run(self: Contract, *args: Any, **kwargs: Any) -> None:
-        with asyncio.Runner(loop_factory=self.loop_factory) as runner:
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
             runner.run(self.around(test, args, kwargs))
 
     return run
@@ -138,14 +138,12 @@ class Contract:
         manual_clock: Whether `settings` hands ``self.clock`` to the backend, so
             that no test sleeps.
         hang_after: Seconds after which a test counts as hanging.
-        loop_factory: Makes the event loop; None for asyncio's own.
     """
 
     backend: ClassVar[str] = ""
     plugin: ClassVar[Any] = None
     manual_clock: ClassVar[bool] = False
     hang_after: ClassVar[float] = 60.0
-    loop_factory: ClassVar[Callable[[], asyncio.AbstractEventLoop] | None] = None
 
     _wants_hot: ClassVar[bool] = False
     _wants_durable: ClassVar[bool] = False
@@ -165,6 +163,8 @@ class Contract:
                     test.__oqron_contract__ = True  # type: ignore[attr-defined]
                 setattr(cls, name, test)
         _refuse_silent_overrides(cls)
+        if ours:
+            _refuse_clashes(cls)
 
     # --- what a subclass says -------------------------------------------------
 
@@ -182,6 +182,10 @@ class Contract:
         """
         msg = "declares transactions, so the contract needs `begin` to be overridden"
         raise NotImplementedError(msg)
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        """Make the event loop of a test."""
+        return asyncio.new_event_loop()
 
     async def elapse(self, seconds: float) -> None:
         """Let time pass for the backend."""
@@ -284,3 +288,15 @@ def _refuse_silent_overrides(cls: type) -> None:
                 "reason is shown in the report"
             )
             raise TypeError(msg)
+
+
+def _refuse_clashes(cls: type) -> None:
+    # Contracts are mixed into one class: a helper or test that two of them name
+    # would silently replace the other's.
+    owners: dict[str, type] = {}
+    for base in cls.__mro__:
+        for name in vars(base):
+            owner = owners.setdefault(name, base)
+            if not name.startswith("_") and not issubclass(owner, base):
+                msg = f"{owner.__qualname__} and {base.__qualname__} both define {name}"
+                raise TypeError(msg)

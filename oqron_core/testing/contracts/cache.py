@@ -27,17 +27,17 @@ class CacheContract(Contract):
         """The cache under test."""
         return self.hot.cache
 
-    async def read(self, key: str = "k") -> Any:
+    async def cached(self, key: str = "k") -> Any:
         """Read one key."""
         [value] = await self.cache.get_many([key])
         return value
 
     async def test_a_miss_is_not_none(self) -> None:
         """None is a value that can be cached."""
-        assert await self.read() is MISSING
+        assert await self.cached() is MISSING
         await self.cache.set_many({"k": None})
 
-        assert await self.read() is None
+        assert await self.cached() is None
 
     async def test_cached_values_come_back_equal(self) -> None:
         """Every portable value, with its types."""
@@ -59,7 +59,7 @@ class CacheContract(Contract):
         await self.cache.set_many({"k": 2})
         await self.elapse(0.3)
 
-        assert 2 == await self.read()
+        assert 2 == await self.cached()
 
     async def test_a_cached_value_expires(self) -> None:
         """It is a miss then, for every call."""
@@ -75,7 +75,7 @@ class CacheContract(Contract):
         await self.cache.set_many({"k": 1}, ttl=10 * 365 * 86400.0)
         await self.elapse(0.1)
 
-        assert 1 == await self.read()
+        assert 1 == await self.cached()
 
     async def test_what_is_handed_out_is_a_copy(self) -> None:
         """Changing what was put or got changes nothing in the cache."""
@@ -83,7 +83,7 @@ class CacheContract(Contract):
         await self.cache.set_many({"k": value})
         await self.cache.add("added", value)
         value["list"].append(2)  # type: ignore[attr-defined]
-        (await self.read())["deep"]["x"].append(3)
+        (await self.cached())["deep"]["x"].append(3)
 
         expected = {"list": [1], "deep": {"x": []}}
         assert [expected, expected] == list(await self.cache.get_many(["k", "added"]))
@@ -92,7 +92,7 @@ class CacheContract(Contract):
         """A cached None, too, is there."""
         assert await self.cache.add("k", None) is True
         assert await self.cache.add("k", 2) is False
-        assert await self.read() is None
+        assert await self.cached() is None
         await self.cache.delete_many(["k"])
 
         assert await self.cache.add("k", 3) is True
@@ -103,14 +103,14 @@ class CacheContract(Contract):
         await self.cache.add("k", 2, ttl=30)
         await self.elapse(0.5)
 
-        assert await self.read() is MISSING
+        assert await self.cached() is MISSING
 
     async def test_of_fifty_adds_one_wins(self) -> None:
         """A crowd writes once, and the winner's value is there."""
         won = await gather(self.cache.add("k", number) for number in range(50))
 
         assert 1 == sum(won)
-        assert won.index(True) == await self.read()
+        assert won.index(True) == await self.cached()
 
     async def test_deleting_says_what_was_there(self) -> None:
         """In order, repetitions included."""
@@ -150,7 +150,7 @@ class CacheContract(Contract):
         with pytest.raises(InvalidValueError):
             await self.cache.delete_many(["good", name])
 
-        assert await self.read("good") is MISSING
+        assert await self.cached("good") is MISSING
 
     @pytest.mark.parametrize("number", range(len(BAD_VALUES)))
     async def test_a_value_that_is_not_portable_is_not_cached(self, number: int) -> None:

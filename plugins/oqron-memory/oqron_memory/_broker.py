@@ -104,9 +104,9 @@ class MemoryBroker(Broker):
             if state.paused or not count:
                 return []
             token = store.next_token(now, count)
-            leases = state.lease(owner, now + lasts, count, order, token)
-            self._tell_time(queue, now + lasts)
-            return leases
+            # Nobody sleeps past these leases: who waits was woken when the ids became
+            # ready, and finds them leased when it looks again.
+            return state.lease(owner, now + lasts, count, order, token)
 
     async def wait(self, queues: Sequence[str], *, timeout: float) -> Sequence[str]:
         self._gate.check()
@@ -279,11 +279,11 @@ class MemoryBroker(Broker):
         results = []
         with self._store.lock:
             state = self._state.queues.get(queue)
-            for id in ids:
-                item = None if state is None else state.items.get(id)
+            for name in ids:
+                item = None if state is None else state.items.get(name)
                 if state is not None and item is not None:
                     state.lift(item)
-                    del state.items[id]
+                    del state.items[name]
                 results.append(item is not None)
             if state is not None:
                 self._forget(state)
@@ -299,7 +299,7 @@ class MemoryBroker(Broker):
             state = self._state.queues.get(queue)
             if state is None:
                 return [False] * len(ids)
-            return [id in state.items for id in ids]
+            return [name in state.items for name in ids]
 
     async def counts(self, queue: str) -> Counts:
         self._gate.check()

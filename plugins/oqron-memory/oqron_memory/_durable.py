@@ -9,11 +9,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
-
 from oqron_core.exceptions import ConflictError, InvalidValueError, UnavailableError
 from oqron_core.planes import (
     KEEP,
+    MISSING,
     Capabilities,
     Delete,
     Durability,
@@ -52,7 +51,7 @@ __all__ = ["MemoryDurablePlane", "capabilities", "health"]
 _STEP: Final = 1000
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**63 - 1
-_SURE: Final = frozenset({str, int, bool, type(None), Json, Missing})
+_SURE: Final = frozenset({bool, type(None), Json, Missing})
 """Types of guards that need no check to be compared."""
 
 
@@ -79,15 +78,10 @@ def health(store: MemoryStore) -> Health:
     return Health(ok=True, reasons=reasons, details=store.sizes())
 
 
-@attrs.frozen
-class _Change:
-    """A patch, checked and encoded."""
-
-    set: dict[str, Any]
-    append: dict[str, Json]
-
-
-_Prepared = dict[str, Any] | _Change | None
+_Guards = Mapping[str, Any]
+_Changes = tuple[dict[str, Any], dict[str, Json] | None, _Guards]
+"""A patch, checked and encoded: what it sets, what it appends, what it expects."""
+_Prepared = dict[str, Any] | _Changes | _Guards
 _Saved = tuple[Namespace, str, Row | None, Mapping[str, Any], int | None, int]
 """A record before a write: where, which, and what it was."""
 
@@ -128,9 +122,9 @@ class MemoryDurablePlane(DurablePlane):
             now = self._store.clock.now()
             return [
                 None
-                if (row := space.get(id, now)) is None
-                else Record.lazy(namespace, id, row.fields, row.inserted_at, row.at)
-                for id in ids
+                if (row := space.get(name, now)) is None
+                else Record.lazy(namespace, name, row.fields, row.inserted_at, row.at)
+                for name in ids
             ]
 
     # --- writing ------------------------------------------------------------
@@ -169,19 +163,20 @@ class MemoryDurablePlane(DurablePlane):
         if not isinstance(write, (Patch, Delete)):
             reason = f"must be Put, Insert, Patch or Delete, not {kind.__name__}"
             raise InvalidValueError("writes", reason)
-        for name, want in write.expect.items():
-            if type(want) not in _SURE:
-                encode(want, f"expect.{name}", max_bytes=None)
+        guards = _check_guards(write.expect) if write.expect else write.expect
         if isinstance(write, Delete):
-            return None
+            return guards
         changed = encode_fields(write.set, "set", max_bytes=self._max_bytes)
+        if write.increment:
+            _check_field_names("increment", write.increment)
         if not write.append:
-            return changed
+            return changed, None, guards
+        _check_field_names("append", write.append)
         append = {
             name: encode(list(items), f"append.{name}", max_bytes=self._max_bytes)
             for name, items in write.append.items()
         }
-        return _Change(changed, append)
+        return changed, append, guards
 
     def _step(
         self,
@@ -392,9 +387,11 @@ class _Step:
                 return True, self._insert(space, write, prepared)  # type: ignore[arg-type]  # as just tested
             self._change(space, row, prepared, write.expires_at, settling=False)  # type: ignore[arg-type,union-attr]  # as just tested
             return True, row
-        if row is None or not holds(row.fields, write.expect):  # type: ignore[union-attr]  # has guards
-            return False, row
+        if row is None:
+            return False, None
         if kind is Delete:
+            if not holds(row.fields, prepared):  # type: ignore[arg-type]  # its guards
+                return False, row
             self._save(space, row)
             space.drop(row)
             self._store.used -= row.size
@@ -417,15 +414,14 @@ class _Step:
         space.add(row, write.expires_at)
         return row
 
-    def _patch(self, space: Namespace, row: Row, patch: Patch, prepared: _Prepared) -> bool:
+    def _patch(self, space: Namespace, row: Row, patch: Patch, changes: _Changes) -> bool:
+        changed, append, guards = changes
+        if guards and not holds(row.fields, guards):
+            return False
         # Rows are never changed in place: whoever reads keeps what was.
-        fields = dict(row.fields)
-        if type(prepared) is _Change:
-            fields.update(prepared.set)
-            if not _append(fields, prepared.append, self._max_bytes):
-                return False
-        else:
-            fields.update(prepared)  # type: ignore[arg-type]  # as `_prepare` made it
+        fields = {**row.fields, **changed}
+        if append is not None and not _append(fields, append, self._max_bytes):
+            return False
         for name in patch.unset:
             fields.pop(name, None)
         if patch.increment and not _increment(fields, patch.increment):
@@ -459,8 +455,8 @@ class _Step:
 
     def roll_back(self) -> None:
         """Put back what was before the step."""
-        for space, id, row, fields, expires_at, size in reversed(self._saved):
-            now = space.rows.get(id)
+        for space, name, row, fields, expires_at, size in reversed(self._saved):
+            now = space.rows.get(name)
             if now is not None and now is not row:
                 space.drop(now)
             if row is None:
@@ -487,8 +483,37 @@ class _Step:
             self._store.used -= records.sweep(first, self._now, 2 * count + 16)
 
 
-def _size(id: str, fields: Mapping[str, Any]) -> int:
-    return len(id) + len(encode_object(fields))
+def _check_guards(expect: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check what is expected, and encode it where it is more than a plain scalar."""
+    for want in expect.values():
+        kind = type(want)
+        if kind is str:
+            if want.isascii() and "\0" not in want:
+                continue
+        elif kind is int:
+            if _INT_MIN <= want <= _INT_MAX:
+                continue
+        elif kind in _SURE:
+            continue
+        break
+    else:
+        return expect
+    return {
+        name: want
+        if want is MISSING
+        else encode_fields({name: want}, "expect", max_bytes=None)[name]
+        for name, want in expect.items()
+    }
+
+
+def _check_field_names(what: str, names: Mapping[str, Any]) -> None:
+    """Refuse names of fields that are not portable."""
+    if not all(type(name) is str and name.isascii() and "\0" not in name for name in names):
+        encode_fields(dict.fromkeys(names), what)
+
+
+def _size(name: str, fields: Mapping[str, Any]) -> int:
+    return len(name) + len(encode_object(fields))
 
 
 def _only(fields: Mapping[str, Any], names: Sequence[str] | None) -> Mapping[str, Any]:

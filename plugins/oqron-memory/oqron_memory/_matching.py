@@ -156,7 +156,7 @@ def order_values(query: Query, row: Row, namespace: str) -> list[Any]:
     return [None if value is MISSING else value for value in values]
 
 
-def order_key(query: Query, values: Sequence[Any], namespace: str, id: str) -> OrderKey:
+def order_key(query: Query, values: Sequence[Any], namespace: str, name: str) -> OrderKey:
     """Make what a row is sorted by, ending in its address so that none are equal."""
     key: list[Any] = []
     for value, (_, direction) in zip(values, query.order_by, strict=True):
@@ -169,5 +169,5 @@ def order_key(query: Query, values: Sequence[Any], namespace: str, id: str) -> O
                 inner = -inner
         key.append((stage, inner))
     key.append(namespace)
-    key.append(id)
+    key.append(name)
     return tuple(key)

@@ -35,10 +35,10 @@ class Item(Timed):
 
     __slots__ = ("deliveries", "id", "owner", "priority", "seq", "state", "token")
 
-    def __init__(self, id: str, priority: int, seq: int) -> None:
+    def __init__(self, name: str, priority: int, seq: int) -> None:
         self.at = None
         self.ticket = None
-        self.id = id
+        self.id = name
         self.priority = priority
         self.seq = seq
         self.state = READY
@@ -132,11 +132,11 @@ class Queue:
         ready = sum(len(b.fifo) + len(b.lifo or ()) for b in self._buckets.values())
         return ready + len(self._priorities) + len(self.delayed) + len(self.leased)
 
-    def new_item(self, id: str, priority: int) -> Item:
+    def new_item(self, name: str, priority: int) -> Item:
         """Make an item at the end of the order; it is not ready yet."""
         self._seq += 1
-        item = Item(id, priority, self._seq)
-        self.items[id] = item
+        item = Item(name, priority, self._seq)
+        self.items[name] = item
         return item
 
     def make_ready(self, item: Item) -> None:

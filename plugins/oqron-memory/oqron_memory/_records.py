@@ -47,9 +47,9 @@ class Namespace:
         """How many entries its indexes hold, stale ones included."""
         return len(self._order or ()) + len(self._late) + len(self.expiring)
 
-    def get(self, id: str, now: int) -> Row | None:
-        """Give the row of *id*, or None where it is absent or expired."""
-        row = self.rows.get(id)
+    def get(self, name: str, now: int) -> Row | None:
+        """Give the row of the id *name*, or None where it is absent or expired."""
+        row = self.rows.get(name)
         if row is None or (row.at is not None and row.at <= now):
             return None
         return row
@@ -81,10 +81,10 @@ class Namespace:
         del self.rows[row.id]
         self.expiring.discard(row)
 
-    def after(self, id: str | None, now: int) -> Iterator[Row]:
-        """Walk the rows after *id* in the order of ids; all of them for None."""
+    def after(self, bound: str | None, now: int) -> Iterator[Row]:
+        """Walk the rows after the id *bound* in the order of ids; all of them for None."""
         order = self._sorted()
-        start = 0 if id is None else bisect.bisect_right(order, id)
+        start = 0 if bound is None else bisect.bisect_right(order, bound)
         last = None
         for index in range(start, len(order)):
             name = order[index]

@@ -25,10 +25,10 @@ class Row(Timed):
 
     __slots__ = ("fields", "id", "inserted_at", "size")
 
-    def __init__(self, id: str, fields: Mapping[str, Any], inserted_at: int) -> None:
+    def __init__(self, name: str, fields: Mapping[str, Any], inserted_at: int) -> None:
         self.at = None
         self.ticket = None
-        self.id = id
+        self.id = name
         self.fields = fields
         self.inserted_at = inserted_at
         self.size = 0

@@ -126,6 +126,8 @@ async def raw_connection(
 
 
 def _has_input(connection: psycopg.AsyncConnection[Any]) -> bool:
+    if not hasattr(select, "poll"):
+        return False
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN)
     return bool(poller.poll(0))

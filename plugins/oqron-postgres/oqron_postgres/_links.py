@@ -52,6 +52,10 @@ class Link(Protocol):
         """Run a statement and give all its rows."""
         ...
 
+    async def execute(self, statement: Statement) -> None:
+        """Run a statement that gives no rows."""
+        ...
+
 
 class PsycopgLink:
     """A psycopg connection: one of ours, or a caller's."""
@@ -78,6 +82,10 @@ class PsycopgLink:
         cursor = await self.send(statement, params)
         return await cursor.fetchall()
 
+    async def execute(self, statement: Statement) -> None:
+        """Run a statement that gives no rows."""
+        await self.send(statement, {})
+
 
 class SyncPsycopgLink:
     """A caller's blocking psycopg connection, used in a thread."""
@@ -90,6 +98,10 @@ class SyncPsycopgLink:
     async def fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
         """Run a statement and give all its rows."""
         return await asyncio.to_thread(self._fetch, statement, params)
+
+    async def execute(self, statement: Statement) -> None:
+        """Run a statement that gives no rows."""
+        await asyncio.to_thread(self._connection.execute, statement.raw)  # type: ignore[arg-type]  # composed by us
 
     def _fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
         cursor = self._connection.cursor(row_factory=psycopg.rows.tuple_row)
@@ -114,6 +126,10 @@ class AlchemyLink:
         result = await self._target.execute(statement.clause, text_params(params))
         return [tuple(row) for row in result.all()]
 
+    async def execute(self, statement: Statement) -> None:
+        """Run a statement that gives no rows."""
+        await self._target.execute(statement.clause)
+
 
 class SyncAlchemyLink:
     """A caller's blocking SQLAlchemy Connection or Session, used in a thread."""
@@ -126,6 +142,10 @@ class SyncAlchemyLink:
     async def fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
         """Run a statement and give all its rows."""
         return await asyncio.to_thread(self._fetch, statement, params)
+
+    async def execute(self, statement: Statement) -> None:
+        """Run a statement that gives no rows."""
+        await asyncio.to_thread(self._target.execute, statement.clause)
 
     def _fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
         result = self._target.execute(statement.clause, text_params(params))

@@ -27,7 +27,7 @@ _log = logging.getLogger("oqron.redis")
 
 _OLDEST: Final = (6, 2)
 _SKEW: Final = 5.0
-_KEY: Final = b"oqron:check"
+_KEY: Final = b"oqron:{check}"
 
 
 @attrs.frozen(kw_only=True)

@@ -121,6 +121,7 @@ class Lane:
         self._redirect = redirect
         self._loop = asyncio.get_running_loop()
         self._pending: list[_Call] = []
+        self._untold: list[_Call] = []
         self._idle: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._aside: set[asyncio.Task[None]] = set()
@@ -201,6 +202,7 @@ class Lane:
 
     async def _exchange(self, calls: list[_Call]) -> None:
         done = 0
+        self._untold = []
         try:
             connection = await self._connected()
             async with asyncio.timeout(self._timeout) as limit:
@@ -218,6 +220,8 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - whatever it was, each caller is told
             await self._drop()
             self._lost(calls[done:], error)
+        # In front of what came later, and in their own order.
+        self._pending[:0] = self._untold
 
     async def _send(self, connection: Any, calls: Sequence[_Call]) -> None:
         pack = hiredis.pack_command
@@ -245,7 +249,7 @@ class Lane:
         # The server did nothing yet. EVAL runs the script and teaches it again.
         assert call.script is not None
         call.arguments = (b"EVAL", call.script.source, *call.arguments[2:])
-        self._pending.insert(0, call)
+        self._untold.append(call)
 
     def _elsewhere(self, call: _Call, error: driver.ResponseError) -> None:
         if self._redirect is None:

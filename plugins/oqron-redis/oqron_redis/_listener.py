@@ -64,7 +64,6 @@ class Listener:
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
         self._connection: Any = None
         self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -81,7 +80,6 @@ class Listener:
         self._told.setdefault(channel, []).append(told)
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="oqron-redis-listener")
-        self._changed.set()
         if channel in self._confirmed:
             return
         confirmed: asyncio.Future[None] = self._loop.create_future()
@@ -127,12 +125,7 @@ class Listener:
 
     async def _run(self) -> None:
         failures = 0
-        while True:
-            if not self._told:
-                self._changed.clear()
-                await self._drop()
-                await self._changed.wait()
-                continue
+        while self._told:
             try:
                 await self._connect()
                 failures = 0
@@ -142,6 +135,10 @@ class Listener:
             except Exception as error:  # noqa: BLE001 - connects again, whatever it was
                 failures += 1
                 await self._broken(error, failures)
+        # Nobody listens any more. Whoever comes next starts anew, with a connection of
+        # their own; this one is closed below.
+        self._task = None
+        await self._drop()
 
     async def _broken(self, error: Exception, failures: int) -> None:
         await self._drop()
@@ -238,6 +235,7 @@ class Listener:
         self._waiting.clear()
 
     async def _drop(self) -> None:
+        # Both at once, before anybody else runs.
         self._confirmed.clear()
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 
 from collections.abc import AsyncIterator, Sequence
@@ -101,6 +102,7 @@ class Store:
         self._lanes: dict[Any, Lane] = {}
         self._listener: Listener | None = None
         self._checking = asyncio.Lock()
+        self._learning: asyncio.Task[None] | None = None
         self._closed = False
 
     # --- calls --------------------------------------------------------------------
@@ -190,6 +192,9 @@ class Store:
         self._closed = True
         if os.getpid() != self._process:
             return
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.wait([self._learning])
         if self._listener is not None:
             await self._listener.close()
         for lane in self._lanes.values():
@@ -240,9 +245,16 @@ class Store:
     def _node(self, key: bytes) -> Any:
         node = self.client.get_node_from_key(key) if self._nodes_known() else None
         if node is None:
+            # Opened degraded, or the cluster is not whole: the next call may know.
+            if self._learning is None or self._learning.done():
+                self._learning = self._loop.create_task(self._learn())
             msg = "the Redis cluster cannot be reached"
             raise UnavailableError(msg)
         return node
+
+    async def _learn(self) -> None:
+        with contextlib.suppress(UnavailableError):
+            await self.ready()
 
     async def _redirect(self, arguments: Arguments) -> Any:
         # The client follows the cluster, and learns from it for the next call.

@@ -59,7 +59,7 @@ WITH clock AS MATERIALIZED (
         WHERE CASE
           WHEN NOT r.value ? e.key THEN false
           WHEN jsonb_typeof(r.value -> e.key) <> 'number' THEN true
-          WHEN (r.value ->> e.key) !~ '^-?[0-9]+$' THEN true
+          WHEN (r.value ->> e.key) !~ '^-?[0-9]+$$' THEN true
           ELSE (r.value ->> e.key)::numeric + (e.value)::numeric
             NOT BETWEEN -9223372036854775808 AND 9223372036854775807
         END

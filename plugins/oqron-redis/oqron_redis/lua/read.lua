@@ -2,7 +2,7 @@
 -- KEYS: records
 -- ARGV: whether expired ones are read too (0, 1); how many fields (-1 for all), their names
 -- Answer: per record its fields as HGETALL gives them, or the values of NUL and of
---       the fields asked for, or nil
+--       the fields asked for; 0 where it has expired, nil where it is absent
 
 local META = '\0'
 local now = 0
@@ -24,8 +24,10 @@ for k = 1, #KEYS do
     meta = fields[1]
   end
   local cut = meta and string.find(meta, ':', 1, true)
-  if not meta or (cut and tonumber(string.sub(meta, cut + 1)) <= now) then
+  if not meta then
     answer[k] = false
+  elseif cut and tonumber(string.sub(meta, cut + 1)) <= now then
+    answer[k] = 0
   else
     answer[k] = fields or redis.call('HGETALL', key)
   end

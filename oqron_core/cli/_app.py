@@ -1,0 +1,163 @@
+"""The group of all commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+import click
+
+from oqron_core._plugins import one_line
+from oqron_core.cli import classify, demo, dlq, doctor, jobs, maintenance, plan, plugins, runs
+from oqron_core.cli._invocation import Invocation, common_options
+from oqron_core.cli._output import note, plain
+from oqron_core.exceptions import ConfigError, InvalidValueError, OqronError, UnavailableError
+
+
+__all__ = ["DONE", "INTERRUPTED", "PIPE_CLOSED", "TROUBLE", "USAGE", "cli"]
+
+DONE: Final = 0
+TROUBLE: Final = 1
+"""The store refused, or something is wrong."""
+USAGE: Final = 2
+"""What was asked cannot be: arguments, settings, values."""
+INTERRUPTED: Final = 130
+"""Ctrl-C: 128 and the number of the signal, as shells say it."""
+PIPE_CLOSED: Final = 141
+"""Whoever read the output closed it; 128 and the number of the signal."""
+
+
+class _Commands(click.Group):
+    """A group that turns every error into one line and an exit status."""
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:  # type: ignore[override]  # never returns
+        extra["standalone_mode"] = False
+        invocation = extra.setdefault("obj", Invocation())
+        _set_up_streams()
+        with _logging_to_stderr(invocation):
+            try:
+                status = super().main(*args, **extra)
+                sys.stdout.flush()
+            except BaseException as error:  # noqa: BLE001 - every way to end has its status
+                status = _end(error, debug=invocation.debug)
+        sys.exit(status if isinstance(status, int) else DONE)
+
+
+def _set_up_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the locale cannot show must not end the command.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+class _Lines(logging.Handler):
+    """Shows the log of the storage in lines on standard error."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        super().__init__()
+        self._invocation = invocation
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # A plugin that cannot be used is told by whoever asked for it.
+        return self._invocation.debug or record.name != "oqron.plugins"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"oqron: {record.levelname.lower()}: {plain(record.getMessage())}", err=True)
+        if record.exc_info:
+            click.echo(logging.Formatter().formatException(record.exc_info), err=True)
+
+
+@contextlib.contextmanager
+def _logging_to_stderr(invocation: Invocation) -> Iterator[None]:
+    logger = logging.getLogger("oqron")
+    handler = _Lines(invocation)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _end(error: BaseException, *, debug: bool) -> int:
+    """Say what happened, in one line, and give the exit status."""
+    while isinstance(error, BaseExceptionGroup):
+        # Tasks that failed together: the first one tells what it was.
+        error = error.exceptions[0]
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else TROUBLE
+    if isinstance(error, BrokenPipeError):
+        _drop_output()
+        return PIPE_CLOSED
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        note("interrupted")
+        return INTERRUPTED
+    if debug:
+        logging.getLogger("oqron.cli").error("the command failed", exc_info=error)
+    text, status = _told(error)
+    note(" ".join(text.split()))
+    return status
+
+
+def _drop_output() -> None:
+    # What is still buffered has nowhere to go, and must not fail once more when the
+    # interpreter flushes it at its end.
+    with contextlib.suppress(OSError, ValueError):
+        target = sys.stdout.fileno()
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, target)
+        os.close(sink)
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx is not None else "oqron"
+        return f"{error.format_message()} (see {where} --help)", USAGE
+    if isinstance(error, click.ClickException):
+        return error.format_message(), error.exit_code
+    if isinstance(error, (ConfigError, InvalidValueError)):
+        return str(error), USAGE
+    if isinstance(error, UnavailableError):
+        return f"{error}; is the server there? oqron doctor looks closer", TROUBLE
+    if isinstance(error, OqronError):
+        return str(error), TROUBLE
+    if isinstance(error, OSError):
+        return f"{error.filename or 'input'}: {error.strerror or error}", TROUBLE
+    return f"{one_line(error)}; --debug shows where", TROUBLE
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="oqron-core", prog_name="oqron")
+@common_options
+def cli() -> None:
+    """Look at an oqron storage, steer it, and see it work.
+
+    Settings come from these options, OQRON_* variables and the nearest oqron.toml.
+    Exit status: 0 done, 1 the store refused or trouble was found, 2 wrong usage.
+    """
+
+
+def _commands() -> Iterator[click.Command]:
+    yield plugins.plugins
+    yield plan.plan
+    yield doctor.doctor
+    yield classify.classify
+    yield jobs.jobs
+    yield runs.runs
+    yield dlq.dlq
+    yield maintenance.prune
+    yield maintenance.rebuild_hot
+    yield demo.demo
+
+
+for _command in _commands():
+    cli.add_command(_command)

@@ -1,0 +1,190 @@
+"""What is printed: one JSON document, or tables and lines for people."""
+
+from __future__ import annotations
+
+import sys
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import attrs
+import click
+import orjson
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from oqron_core.models import unstructure
+
+
+__all__ = [
+    "Column",
+    "bar",
+    "console",
+    "make_table",
+    "note",
+    "plain",
+    "print_json",
+    "print_line",
+    "print_table",
+    "seconds_text",
+    "time_text",
+    "tracked",
+    "wire",
+]
+
+ItemT = TypeVar("ItemT")
+
+
+def plain(value: object, *, limit: int | None = None) -> str:
+    """
+    Give *value* as text of one line that a terminal cannot be steered with.
+
+    Args:
+        value: Anything; None is a dash.
+        limit: At most this many characters.
+    """
+    text = "–" if value is None else str(value)
+    shown = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+    if limit is not None and len(shown) > limit:
+        shown = f"{shown[: limit - 1]}…"
+    return shown
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, UTF-8 whatever the locale is."""
+    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def print_line(text: str) -> None:
+    """Print a line for people on standard output."""
+    click.echo(plain(text))
+
+
+def note(text: str) -> None:
+    """Say something beside the data, on standard error."""
+    click.echo(f"oqron: {plain(text)}", err=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make a console that takes text as it is: no markup, emoji or guessing."""
+    file = sys.stderr if stderr else sys.stdout
+    return Console(file=file, markup=False, highlight=False, emoji=False)
+
+
+@attrs.frozen
+class Column:
+    """
+    One column of a table.
+
+    Attributes:
+        name: Its heading.
+        right: Whether it holds numbers.
+        style: How it looks where there is colour.
+        fold: Whether what is too long goes on in the next line; it is cut else.
+    """
+
+    name: str
+    right: bool = False
+    style: str = ""
+    fold: bool = True
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
+    """Make a table without a frame, with one rule under its heading."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            style=column.style,
+            overflow="fold" if column.fold else "ellipsis",
+            no_wrap=column.right or not column.fold,
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in row))
+    return table
+
+
+def print_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, empty: str = "nothing there"
+) -> None:
+    """
+    Print a table on standard output.
+
+    Args:
+        columns: The columns.
+        rows: Cells; text that is styled may be `rich.text.Text`.
+        empty: What to say on standard error where there are no rows.
+    """
+    listed = list(rows)
+    if not listed:
+        note(empty)
+        return
+    console().print(make_table(columns, listed))
+
+
+def wire(model: Any) -> dict[str, Any]:
+    """Give a model as the JSON that is stored."""
+    return unstructure(model)
+
+
+def time_text(instant: int | None) -> str:
+    """Give an instant in milliseconds as UTC to the second; a dash for None."""
+    if instant is None:
+        return "–"
+    try:
+        moment = datetime.fromtimestamp(instant / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(instant)
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def seconds_text(milliseconds: float | None) -> str:
+    """Give a duration in milliseconds in the unit that reads best."""
+    if milliseconds is None:
+        return "–"
+    if milliseconds < 1000:  # noqa: PLR2004 - below a second
+        return f"{milliseconds:.0f} ms"
+    if milliseconds < 120_000:  # noqa: PLR2004 - below two minutes
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds / 60_000:.1f} min"
+
+
+@contextmanager
+def bar(title: str, total: int | None) -> Iterator[Progress | None]:
+    """
+    Show progress on standard error while the context is open, on a terminal only.
+
+    Args:
+        title: What is done.
+        total: How many steps, or None where that is not known.
+    """
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=screen, transient=True) as progress:
+        progress.add_task(title, total=total)
+        yield progress
+
+
+def tracked(items: Sequence[ItemT], title: str) -> Iterator[ItemT]:
+    """Give *items* one by one with a progress bar."""
+    with bar(title, len(items)) as progress:
+        for item in items:
+            yield item
+            if progress is not None:
+                progress.advance(progress.task_ids[0])

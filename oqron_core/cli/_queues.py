@@ -1,0 +1,31 @@
+"""Which queues there are."""
+
+from __future__ import annotations
+
+from oqron_core.planes.values import Query
+from oqron_core.protocol.transitions import JOB
+from oqron_core.storage import Storage
+from oqron_core.taxonomy import RecordKind
+
+
+__all__ = ["dead_by_queue", "queues_with_jobs"]
+
+
+async def queues_with_jobs(storage: Storage) -> list[str]:
+    """Name the queues that hold a job, a dead letter or a pause, sorted."""
+    found = await storage.durable.count(Query(kind=RecordKind.JOB), by="namespace")
+    names = {name.removeprefix(JOB) for name in found if name.startswith(JOB)}
+    names.update(await storage.dead_letters.counts())
+    after: str | None = None
+    while True:
+        page = await storage.controls.queues(limit=1000, after=after)
+        names.update(control.name for control in page if control.paused)
+        after = page.next
+        if after is None:
+            return sorted(names)
+
+
+async def dead_by_queue(storage: Storage, queue: str | None) -> dict[str, int]:
+    """Count the dead letters of every queue, or of one."""
+    counts = await storage.dead_letters.counts()
+    return counts if queue is None else {queue: counts.get(queue, 0)}

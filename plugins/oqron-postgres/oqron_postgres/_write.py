@@ -1,0 +1,478 @@
+"""
+Batches of writes: checked, encoded, sorted, and what became of them.
+
+A batch is cut into waves, so that writes to one record keep their order; a wave into
+steps of one table and one kind of write, sorted by key, so that two batches take
+their locks in the same order. A step is one statement with one JSON document.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final, cast
+
+import attrs
+import orjson
+
+from oqron_core.exceptions import ConflictError, InvalidValueError
+from oqron_core.planes import (
+    KEEP,
+    MISSING,
+    Delete,
+    Insert,
+    Json,
+    Patch,
+    Put,
+    Record,
+    Scope,
+    Write,
+    WriteResult,
+    encode,
+    encode_fields,
+)
+from oqron_core.taxonomy import RecordKind, Table, classify_namespace, table_for_kind
+from oqron_postgres._hot_fields import check_append, check_hot
+from oqron_postgres._links import Rows
+from oqron_postgres._sqltext import Statement
+from oqron_postgres._statements import Returning, StatementBook
+
+
+__all__ = ["MAX_BATCH", "Batch", "Item", "Step", "lock_steps", "record_of"]
+
+MAX_BATCH: Final = 1000
+"""The largest number of writes in one statement."""
+MAX_STEP_BYTES: Final = 8 * 1024 * 1024
+"""The largest document of one statement, unless a single write is larger."""
+MAX_ATOMIC_BATCH: Final = 20_000
+
+_TABLE_ORDER: Final = {Table.JOBS: 0, Table.RECORDS: 1, Table.RUNS: 2}
+_KIND_ORDER: Final = {Patch: 0, Delete: 1, Insert: 2, Put: 3}
+
+
+@functools.lru_cache(maxsize=4096)
+def place_of(namespace: str) -> tuple[RecordKind, Table]:
+    """Say what kind a namespace holds, and in which table."""
+    kind = classify_namespace(namespace)
+    return kind, table_for_kind(kind)
+
+
+def _fragment(value: Any) -> Any:
+    if type(value) is Json:
+        return orjson.Fragment(value.data)
+    raise TypeError
+
+
+def dumps(value: Any) -> bytes:
+    """Encode JSON in which `Json` may stand for a value."""
+    return orjson.dumps(value, default=_fragment)
+
+
+def record_of(
+    namespace: str,
+    id: str,  # noqa: A002 - the column
+    text: str | None,
+    inserted_at: int,
+    expires_at: int | None,
+) -> Record:
+    """Make a record of what the server gave; its value is decoded when asked for."""
+    raw = b"{}" if text is None else text.encode()
+    return Record.lazy(namespace, id, raw, inserted_at, expires_at)
+
+
+class Item:
+    """
+    One write of a batch, encoded.
+
+    Attributes:
+        index: Its position in the batch.
+        write: The write.
+        table: Where it goes.
+        row: Its part of the document, without the position.
+        fields: The encoded value of a `Put` or an `Insert`.
+    """
+
+    __slots__ = ("fields", "index", "row", "table", "write")
+
+    def __init__(
+        self,
+        index: int,
+        write: Write,
+        table: Table,
+        row: dict[str, Any],
+        fields: dict[str, Any] | None,
+    ) -> None:
+        self.index = index
+        self.write = write
+        self.table = table
+        self.row = row
+        self.fields = fields
+
+
+def _encode_whole(index: int, write: Put | Insert, max_bytes: int) -> Item:
+    kind, table = place_of(write.namespace)
+    fields = encode_fields(write.value, max_bytes=max_bytes)
+    if table is Table.RUNS:
+        check_hot(fields, "value")
+    row = {
+        "n": write.namespace,
+        "k": kind.value,
+        "i": write.id,
+        "v": fields,
+        "e": write.expires_at,
+    }
+    return Item(index, write, table, row, fields)
+
+
+def _encode_guards(row: dict[str, Any], write: Patch | Delete) -> None:
+    if not write.expect:
+        return
+    present = {name: value for name, value in write.expect.items() if value is not MISSING}
+    if present:
+        row["x"] = encode_fields(present, "expect", max_bytes=None)
+    if len(present) < len(write.expect):
+        absent = [name for name, value in write.expect.items() if value is MISSING]
+        row["m"] = encode(absent, "expect", max_bytes=None)
+
+
+def _encode_patch(index: int, write: Patch, max_bytes: int) -> Item:
+    _, table = place_of(write.namespace)
+    fields = encode_fields(write.set, "set", max_bytes=max_bytes)
+    row: dict[str, Any] = {"n": write.namespace, "i": write.id, "s": fields}
+    if write.unset:
+        row["u"] = encode(list(write.unset), "unset", max_bytes=None)
+    if write.increment:
+        row["c"] = encode_fields(write.increment, "increment", max_bytes=None)
+    if write.append:
+        row["a"] = {
+            name: encode(list(items), f"append.{name}", max_bytes=max_bytes)
+            for name, items in write.append.items()
+        }
+        encode(dict.fromkeys(write.append), "append", max_bytes=None)
+    if table is Table.RUNS:
+        check_hot(fields, "set")
+        check_append(write.append, "append")
+    _encode_guards(row, write)
+    row["k"] = write.expires_at is KEEP
+    if write.expires_at is not KEEP:
+        row["e"] = write.expires_at
+    return Item(index, write, table, row, None)
+
+
+def _encode_delete(index: int, write: Delete) -> Item:
+    _, table = place_of(write.namespace)
+    row: dict[str, Any] = {"n": write.namespace, "i": write.id}
+    _encode_guards(row, write)
+    return Item(index, write, table, row, None)
+
+
+def _encode(index: int, write: object, max_bytes: int) -> Item:
+    if isinstance(write, (Insert, Put)):
+        return _encode_whole(index, write, max_bytes)
+    if isinstance(write, Patch):
+        return _encode_patch(index, write, max_bytes)
+    if isinstance(write, Delete):
+        return _encode_delete(index, write)
+    reason = f"must be a Put, an Insert, a Patch or a Delete, not {type(write).__name__}"
+    raise InvalidValueError(f"writes[{index}]", reason)
+
+
+def _sort_key(item: Item) -> tuple[int, int, str, str]:
+    write = item.write
+    return (
+        _TABLE_ORDER[item.table],
+        _KIND_ORDER[type(write)],
+        write.namespace,
+        write.id,
+    )
+
+
+def _group_key(item: Item) -> tuple[Table, type]:
+    return item.table, type(item.write)
+
+
+@attrs.define
+class Step:
+    """
+    One statement: writes of one kind to one table, sorted by key.
+
+    Attributes:
+        items: The writes.
+        statement: What runs.
+        params: With what.
+        absorb: Takes the rows and notes what became of each write; gives back those
+            that have to be asked for again.
+    """
+
+    items: list[Item]
+    statement: Statement
+    params: dict[str, Any]
+    absorb: Callable[[Rows], list[Item]]
+
+
+@attrs.define
+class Batch:
+    """
+    A batch on its way.
+
+    Attributes:
+        scope: The scope of the plane.
+        book: The statements.
+        returning: Which fields the results hold.
+        items: All writes, encoded.
+        results: What became of them, by position.
+        blocked: Inserts that something stood in the way of.
+    """
+
+    scope: Scope
+    book: StatementBook
+    returning: Sequence[str] | None
+    items: list[Item]
+    results: list[WriteResult | None]
+    blocked: list[Item] = attrs.field(factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        writes: Sequence[Write],
+        *,
+        scope: Scope,
+        book: StatementBook,
+        returning: Sequence[str] | None,
+        max_bytes: int,
+    ) -> Batch:
+        """
+        Check and encode *writes*.
+
+        Raises:
+            InvalidValueError: A value is not portable, too large, or a hot field of a
+                run is not what it must be.
+        """
+        items = [_encode(index, write, max_bytes) for index, write in enumerate(writes)]
+        return cls(scope, book, returning, items, [None] * len(items))
+
+    def waves(self) -> Iterator[list[Item]]:
+        """Cut into parts in which no record occurs twice, in order."""
+        seen: dict[tuple[str, str], int] = {}
+        waves: list[list[Item]] = []
+        for item in self.items:
+            address = (item.write.namespace, item.write.id)
+            turn = seen.get(address, 0)
+            seen[address] = turn + 1
+            if turn == len(waves):
+                waves.append([])
+            waves[turn].append(item)
+        yield from waves
+
+    def steps(self, items: Sequence[Item]) -> list[Step]:
+        """Cut a wave into statements."""
+        steps = []
+        for (table, kind), group in groupby(sorted(items, key=_sort_key), key=_group_key):
+            steps += [
+                self._step(table, kind, part, document)
+                for part, document in _documents(list(group), kind)
+            ]
+        return steps
+
+    def _step(self, table: Table, kind: type, items: list[Item], document: bytes) -> Step:
+        params: dict[str, Any] = {
+            "project": self.scope.project,
+            "environment": self.scope.environment,
+            "doc": document,
+        }
+        if kind is Insert or kind is Put:
+            if kind is Insert:
+                params["size"] = len(items)
+                statement, absorb = self.book.insert(table), self._absorb_insert
+            else:
+                statement, absorb = self.book.put(table), self._absorb_put
+            return Step(items, statement, params, functools.partial(absorb, items))
+        returning = Returning.of(self.returning)
+        if returning is Returning.SOME:
+            params["fields"] = dumps(list(self.returning or ()))
+        if kind is Patch:
+            statement, absorb = self.book.patch(table, returning), self._absorb_patch
+        else:
+            statement, absorb = self.book.delete(table, returning), self._absorb_delete
+        return Step(items, statement, params, functools.partial(absorb, items))
+
+    # --- what became of them ---
+
+    def _kept(self, item: Item) -> dict[str, Any]:
+        fields = cast("dict[str, Any]", item.fields)
+        if self.returning is None:
+            return fields
+        return {name: fields[name] for name in self.returning if name in fields}
+
+    def _written(self, item: Item, inserted_at: int) -> WriteResult:
+        write = cast("Put | Insert", item.write)
+        record = Record.lazy(
+            write.namespace, write.id, self._kept(item), inserted_at, write.expires_at
+        )
+        return WriteResult(True, record)
+
+    def _absorb_insert(self, items: list[Item], rows: Rows) -> list[Item]:
+        ms, names = rows[0]
+        if names is None:
+            for item in items:
+                self.results[item.index] = self._written(item, ms)
+            return []
+        applied = {(namespace, id_) for namespace, id_ in orjson.loads(names)}
+        for item in items:
+            if (item.write.namespace, item.write.id) in applied:
+                self.results[item.index] = self._written(item, ms)
+            else:
+                self.results[item.index] = WriteResult(False)
+                self.blocked.append(item)
+        return []
+
+    def _absorb_put(self, items: list[Item], rows: Rows) -> list[Item]:
+        ms, older = rows[0]
+        ages = {}
+        if older is not None:
+            ages = {(namespace, id_): at for namespace, id_, at in orjson.loads(older)}
+        for item in items:
+            at = ages.get((item.write.namespace, item.write.id), ms)
+            self.results[item.index] = self._written(item, at)
+        return []
+
+    def _absorb_patch(self, items: list[Item], rows: Rows) -> list[Item]:
+        results = self.results
+        for item in items:
+            results[item.index] = WriteResult(False)
+        for position, applied, inserted_at, expires_at, text in rows:
+            item = items[position]
+            write = item.write
+            record = record_of(write.namespace, write.id, text, inserted_at, expires_at)
+            results[item.index] = WriteResult(applied, record)
+        return []
+
+    def _absorb_delete(self, items: list[Item], rows: Rows) -> list[Item]:
+        results = self.results
+        moved = []
+        for item in items:
+            results[item.index] = WriteResult(False)
+        for position, matched, gone, inserted_at, expires_at, text in rows:
+            item = items[position]
+            if gone:
+                results[item.index] = WriteResult(True)
+            elif matched:
+                moved.append(item)
+            else:
+                write = item.write
+                record = record_of(write.namespace, write.id, text, inserted_at, expires_at)
+                results[item.index] = WriteResult(False, record)
+        return moved
+
+    def check_all_applied(self) -> None:
+        """
+        Hold an atomic batch to its word.
+
+        Raises:
+            ConflictError: The first write that could not be applied.
+        """
+        for item in self.items:
+            result = self.results[item.index]
+            if result is None or not result.applied:
+                write = item.write
+                reason = (
+                    f"write {item.index} of the atomic batch, {type(write).__name__} of "
+                    f"{write.namespace}/{write.id}, could not be applied; nothing was"
+                )
+                raise ConflictError(reason, item.index)
+
+    def reading(self, items: Sequence[Item]) -> list[Step]:
+        """Make statements that read what stands in the way of *items*."""
+        steps = []
+        returning = Returning.of(self.returning)
+        key = operator_table
+        for table, group in groupby(sorted(items, key=key), key=key):
+            part = list(group)
+            params: dict[str, Any] = {
+                "project": self.scope.project,
+                "environment": self.scope.environment,
+                "doc": _addresses(part),
+            }
+            if returning is Returning.SOME:
+                params["fields"] = dumps(list(self.returning or ()))
+            statement = self.book.get(table, returning)
+            absorb = functools.partial(self._absorb_reading, part)
+            steps.append(Step(part, statement, params, absorb))
+        return steps
+
+    def _absorb_reading(self, items: list[Item], rows: Rows) -> list[Item]:
+        left = dict(enumerate(items))
+        for position, inserted_at, expires_at, text in rows:
+            item = left.pop(position)
+            write = item.write
+            record = record_of(write.namespace, write.id, text, inserted_at, expires_at)
+            self.results[item.index] = WriteResult(False, record)
+        return list(left.values())
+
+    def finish(self) -> list[WriteResult]:
+        """Give the results."""
+        return cast("list[WriteResult]", self.results)
+
+
+def operator_table(item: Item) -> str:
+    """Sort by table."""
+    return item.table.value
+
+
+def _addresses(items: Sequence[Item]) -> bytes:
+    return dumps(
+        [
+            {"o": position, "n": item.write.namespace, "i": item.write.id}
+            for position, item in enumerate(items)
+        ]
+    )
+
+
+def _documents(items: list[Item], kind: type) -> Iterator[tuple[list[Item], bytes]]:
+    """Cut into documents that are neither too long nor too large."""
+    numbered = kind is Patch or kind is Delete
+    part: list[Item] = []
+    rows: list[bytes] = []
+    size = 0
+    for item in items:
+        if numbered:
+            item.row["o"] = len(part)
+        row = dumps(item.row)
+        if part and (len(part) >= MAX_BATCH or size + len(row) > MAX_STEP_BYTES):
+            yield part, b"[" + b",".join(rows) + b"]"
+            part, rows, size = [], [], 0
+            if numbered:
+                item.row["o"] = 0
+                row = dumps(item.row)
+        part.append(item)
+        rows.append(row)
+        size += len(row)
+    if part:
+        yield part, b"[" + b",".join(rows) + b"]"
+
+
+def lock_steps(batch: Batch, items: Sequence[Item]) -> list[tuple[Statement, dict[str, Any]]]:
+    """
+    Make the statements that lock the records of *items*, in one order.
+
+    Only for batches of several statements in one transaction: each of these takes its
+    locks in order, but two batches may have them the other way round.
+    """
+    addresses = {
+        (_TABLE_ORDER[item.table], item.write.namespace, item.write.id): item
+        for item in items
+    }
+    ordered = [addresses[key] for key in sorted(addresses)]
+    return [
+        (
+            batch.book.lock(table),
+            {
+                "project": batch.scope.project,
+                "environment": batch.scope.environment,
+                "doc": _addresses(list(group)),
+            },
+        )
+        for table, group in groupby(ordered, key=lambda item: item.table)
+    ]

@@ -1,0 +1,492 @@
+"""The durable plane on PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from oqron_core.exceptions import (
+    ClosedError,
+    InvalidValueError,
+    OqronError,
+)
+from oqron_core.planes import (
+    Capabilities,
+    Durability,
+    DurablePlane,
+    Health,
+    Page,
+    PlaneContext,
+    Query,
+    Record,
+    Scope,
+    Write,
+    WriteResult,
+    check_limit,
+    check_names,
+    check_namespace,
+)
+from oqron_postgres._bound import BoundLink, CommitWatcher
+from oqron_postgres._connection import PooledLink, PostgresConnection
+from oqron_postgres._links import Link, Rows, link_of
+from oqron_postgres._query import Composer, cursor_after, segments_of, shape_of
+from oqron_postgres._sqltext import Statement
+from oqron_postgres._statements import Returning
+from oqron_postgres._write import (
+    MAX_ATOMIC_BATCH,
+    MAX_BATCH,
+    Batch,
+    Item,
+    Step,
+    dumps,
+    lock_steps,
+    place_of,
+    record_of,
+)
+
+
+__all__ = ["BoundPostgresPlane", "PostgresPlane", "open_plane"]
+
+_PRUNE_STEP: Final = 5000
+"""The largest number of rows that one statement of `prune` deletes."""
+_INSERT_ATTEMPTS: Final = 4
+"""How often an insert is tried when what stood in its way is gone at the next look."""
+
+
+@attrs.define
+class _Core:
+    """What a plane and the planes bound to transactions share."""
+
+    connection: PostgresConnection
+    context: PlaneContext
+    composer: Composer
+    capabilities: Capabilities
+    watcher: CommitWatcher
+    closed: bool = False
+
+    def check_open(self) -> None:
+        """Refuse what comes after closing."""
+        if self.closed:
+            raise ClosedError("the durable plane is closed")
+
+
+class _Statements(DurablePlane):
+    """The methods of the contract, over whatever link there is."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _Core) -> None:
+        self._core = core
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that the plane is bound to."""
+        return self._core.context.scope
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the plane can do."""
+        return self._core.capabilities
+
+    async def _fetch(
+        self, statement: Statement, params: Mapping[str, Any], *, idempotent: bool
+    ) -> Rows:
+        raise NotImplementedError
+
+    def _params(self) -> dict[str, Any]:
+        scope = self._core.context.scope
+        return {"project": scope.project, "environment": scope.environment}
+
+    async def get(self, namespace: str, ids: Sequence[str]) -> Sequence[Record | None]:
+        """Read records by id, in one round trip; see `DurablePlane.get`."""
+        self._core.check_open()
+        check_namespace(namespace)
+        check_names("id", ids)
+        found: list[Record | None] = [None] * len(ids)
+        _, table = place_of(namespace)
+        statement = self._core.connection.book.get(table, Returning.ALL)
+        for start in range(0, len(ids), _PRUNE_STEP):
+            part = [
+                {"o": start + position, "n": namespace, "i": id_}
+                for position, id_ in enumerate(ids[start : start + _PRUNE_STEP])
+            ]
+            params = {**self._params(), "doc": dumps(part)}
+            rows = await self._fetch(statement, params, idempotent=True)
+            for position, inserted_at, expires_at, text in rows:
+                found[position] = record_of(
+                    namespace, ids[position], text, inserted_at, expires_at
+                )
+        return found
+
+    # --- queries ---
+
+    async def query(self, query: Query) -> Page:
+        """Read one page of records; see `DurablePlane.query`."""
+        self._core.check_open()
+        composer = self._core.composer
+        shape = shape_of(query)
+        cursor = composer.cursor_parameters(query)
+        rows: list[Sequence[Any]] = []
+        params = composer.parameters(query, self.scope, shape) | cursor
+        if query.fields is not None:
+            params["fields"] = dumps(list(query.fields)).decode()
+        for segment, continued in segments_of(query, shape):
+            after = bool(cursor) and continued
+            statement = composer.page(attrs.evolve(shape, segment=segment, after=after))
+            # One more than asked for tells whether there is a next page.
+            params["limit"] = query.limit + 1 - len(rows)
+            used = {name: params[name] for name in statement.names}
+            rows += await self._fetch(statement, used, idempotent=True)
+            if len(rows) > query.limit:
+                break
+        items = [record_of(*row[:5]) for row in rows[: query.limit]]
+        following = None
+        if len(rows) > query.limit:
+            following = cursor_after(query, rows[query.limit - 1], orjson.loads)
+        return Page(items, following)
+
+    async def count(self, query: Query, *, by: str | None = None) -> Any:
+        """Count records; see `DurablePlane.count`."""
+        if by is not None:
+            # The one rule for names of fields, in the words of the query.
+            Query(kind=query.kind, namespace=query.namespace, fields=(by,))
+        self._core.check_open()
+        composer = self._core.composer
+        shape = shape_of(query, whole=True)
+        statement = composer.count(shape, by)
+        params = composer.parameters(query, self.scope, shape)
+        used = {name: params[name] for name in statement.names}
+        rows = await self._fetch(statement, used, idempotent=True)
+        if by is None:
+            return rows[0][0]
+        return {part: number for part, number in rows}
+
+    async def prune(self, query: Query, *, limit: int = 1000) -> int:
+        """Delete up to *limit* records that match; see `DurablePlane.prune`."""
+        if check_limit(limit) < 1:
+            raise InvalidValueError("limit", "must be at least 1")
+        self._core.check_open()
+        composer = self._core.composer
+        shape = shape_of(query, whole=True)
+        statement = composer.prune(shape)
+        params = composer.parameters(query, self.scope, shape)
+        deleted = 0
+        while deleted < limit:
+            params["limit"] = step = min(_PRUNE_STEP, limit - deleted)
+            used = {name: params[name] for name in statement.names}
+            rows = await self._fetch(statement, used, idempotent=False)
+            chosen, gone = rows[0]
+            deleted += gone
+            # What was chosen and is not gone was changed meanwhile; it is looked at anew.
+            if chosen < step and gone == chosen:
+                break
+        return deleted
+
+    async def now(self) -> int:
+        """Read the server's clock: milliseconds since the epoch."""
+        self._core.check_open()
+        rows = await self._fetch(self._core.connection.book.now, {}, idempotent=True)
+        return int(rows[0][0])
+
+    # --- writes ---
+
+    def _batch(self, writes: Sequence[Write], returning: Sequence[str] | None) -> Batch:
+        return Batch.of(
+            writes,
+            scope=self.scope,
+            book=self._core.connection.book,
+            returning=returning,
+            max_bytes=self._core.context.max_value_bytes,
+        )
+
+    def _check_atomic(self, writes: Sequence[Write]) -> None:
+        if len(writes) > MAX_ATOMIC_BATCH:
+            reason = (
+                f"has {len(writes)} writes; an atomic batch may have {MAX_ATOMIC_BATCH}, "
+                "split it"
+            )
+            raise InvalidValueError("writes", reason)
+
+
+class PostgresPlane(_Statements):
+    """
+    The durable plane of one scope, on the pool of a storage.
+
+    Every batch is one statement for each kind of write and table; those of a batch
+    that needs several travel together in one transaction.
+    """
+
+    __slots__ = ()
+
+    async def _fetch(
+        self, statement: Statement, params: Mapping[str, Any], *, idempotent: bool
+    ) -> Rows:
+        return await self._core.connection.fetch(statement, params, idempotent=idempotent)
+
+    async def write(
+        self,
+        writes: Sequence[Write],
+        *,
+        atomic: bool = False,
+        returning: Sequence[str] | None = None,
+    ) -> Sequence[WriteResult]:
+        """Apply a batch of writes; see `DurablePlane.write`."""
+        self._core.check_open()
+        if not writes:
+            return []
+        if atomic:
+            self._check_atomic(writes)
+        batch = self._batch(writes, returning)
+        if atomic and len(writes) > 1:
+            await self._core.connection.run(lambda link: _write_atomic(link, batch))
+        else:
+            await self._write_each(batch)
+            if atomic:
+                batch.check_all_applied()
+        return batch.finish()
+
+    async def _write_each(self, batch: Batch) -> None:
+        for wave in batch.waves():
+            steps = batch.steps(wave)
+            if 1 < len(steps) <= len(wave) and _is_mixed(wave):
+                for part in _portions(wave):
+                    await self._write_together(batch, part)
+            else:
+                for step in steps:
+                    await self._write_step(batch, step)
+            # Before the next wave changes what stands in the way.
+            await self._read_blocked(batch)
+
+    async def _write_step(self, batch: Batch, step: Step) -> None:
+        left = [step]
+        while left:
+            step = left.pop()
+            rows = await self._fetch(step.statement, step.params, idempotent=False)
+            moved = step.absorb(rows)
+            if moved:
+                left += batch.steps(moved)
+
+    async def _write_together(self, batch: Batch, items: Sequence[Item]) -> None:
+        steps = batch.steps(items)
+        locks = lock_steps(batch, items)
+
+        async def work(link: PooledLink) -> list[Item]:
+            moved: list[Item] = []
+            async with link.transaction() as send:
+                for statement, params in locks:
+                    await send(statement, params)
+                cursors = [await send(step.statement, step.params) for step in steps]
+            for step, cursor in zip(steps, cursors, strict=True):
+                moved += step.absorb(await cursor.fetchall())
+            return moved
+
+        moved = await self._core.connection.run(work)
+        for step in batch.steps(moved):
+            await self._write_step(batch, step)
+
+    async def _read_blocked(self, batch: Batch) -> None:
+        for attempt in range(_INSERT_ATTEMPTS):
+            if not batch.blocked:
+                return
+            blocked, batch.blocked = batch.blocked, []
+            vanished: list[Item] = []
+            for step in batch.reading(blocked):
+                rows = await self._fetch(step.statement, step.params, idempotent=True)
+                vanished += step.absorb(rows)
+            if attempt < _INSERT_ATTEMPTS - 1:
+                # What stood in the way has gone since: then it can be inserted.
+                for step in batch.steps(vanished):
+                    await self._write_step(batch, step)
+
+    async def check(self) -> Health:
+        """Look after the store; does not raise for one that is down."""
+        from oqron_postgres._doctor import health  # noqa: PLC0415 - seldom needed
+
+        return await health(self._core.connection)
+
+    def bind(self, transaction: Any) -> BoundPostgresPlane:
+        """
+        Give a plane that writes inside the caller's own transaction.
+
+        Args:
+            transaction: A SQLAlchemy AsyncConnection, AsyncSession, Connection or
+                Session, of any driver for PostgreSQL, or a psycopg AsyncConnection or
+                Connection. It must be one to the database of the storage. A blocking
+                one is used in a thread while the caller awaits, so leave it alone
+                meanwhile.
+
+        Raises:
+            CapabilityError: It is none of those.
+        """
+        return BoundPostgresPlane(self._core, link_of(transaction))
+
+
+async def _write_atomic(link: PooledLink, batch: Batch) -> None:
+    batch.blocked = []
+    async with link.transaction() as send:
+        for statement, params in lock_steps(batch, batch.items):
+            await send(statement, params)
+        for wave in batch.waves():
+            steps = batch.steps(wave)
+            while steps:
+                moved: list[Item] = []
+                cursors = [await send(step.statement, step.params) for step in steps]
+                for step, cursor in zip(steps, cursors, strict=True):
+                    moved += step.absorb(await cursor.fetchall())
+                steps = batch.steps(moved)
+        batch.check_all_applied()
+
+
+def _is_mixed(items: Sequence[Item]) -> bool:
+    first = items[0]
+    return any(
+        item.table is not first.table or type(item.write) is not type(first.write)
+        for item in items
+    )
+
+
+def _portions(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """Keep the transactions of a large batch short."""
+    return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
+
+
+class BoundPostgresPlane(_Statements):
+    """
+    The plane inside a caller's transaction.
+
+    What it writes others see when the caller commits, and nobody if the caller rolls
+    back. It reads what the transaction itself has written. Deadlocks and
+    serialization failures are the caller's to run again: `UnavailableError`.
+    """
+
+    __slots__ = ("_link",)
+
+    def __init__(self, core: _Core, link: Link) -> None:
+        super().__init__(core)
+        self._link = BoundLink(link)
+
+    async def _fetch(
+        self, statement: Statement, params: Mapping[str, Any], *, idempotent: bool
+    ) -> Rows:
+        del idempotent  # nothing may be tried again behind the caller's back
+        return await self._link.fetch(statement, params)
+
+    async def write(
+        self,
+        writes: Sequence[Write],
+        *,
+        atomic: bool = False,
+        returning: Sequence[str] | None = None,
+    ) -> Sequence[WriteResult]:
+        """
+        Apply a batch of writes in the caller's transaction.
+
+        An atomic batch that is refused is undone up to a savepoint: the caller's
+        transaction goes on.
+        """
+        self._core.check_open()
+        if not writes:
+            return []
+        if atomic:
+            self._check_atomic(writes)
+        batch = self._batch(writes, returning)
+        if not atomic:
+            await self._write_all(batch)
+            return batch.finish()
+        async with self._link.savepoint():
+            await self._write_all(batch)
+            batch.check_all_applied()
+        return batch.finish()
+
+    async def _write_all(self, batch: Batch) -> None:
+        if len(batch.items) > 1:
+            for statement, params in lock_steps(batch, batch.items):
+                await self._link.fetch(statement, params)
+        for wave in batch.waves():
+            left = batch.steps(wave)
+            while left:
+                step = left.pop(0)
+                rows = await self._link.fetch(step.statement, step.params)
+                moved = step.absorb(rows)
+                if moved:
+                    left = batch.steps(moved) + left
+            blocked, batch.blocked = batch.blocked, []
+            for step in batch.reading(blocked):
+                step.absorb(await self._link.fetch(step.statement, step.params))
+
+    async def after_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """
+        Have *callback* run soon after the caller has committed, in this loop.
+
+        It is never run if the caller rolls back, and not promised: where the process
+        ends or the storage is closed before, reconcile does its work. It runs within a
+        few milliseconds of the commit of a short transaction, and within 0.1 s of that
+        of a long one. What it raises is logged.
+
+        Args:
+            callback: Takes nothing, is awaited once.
+
+        Raises:
+            UnavailableError: The transaction is broken.
+        """
+        xid = await self._link.transaction_id()
+        self._core.watcher.add(xid, callback)
+
+    async def check(self) -> Health:
+        """Look whether the caller's connection answers."""
+        started = time.perf_counter()
+        try:
+            await self.now()
+        except OqronError as error:
+            return Health(False, (str(error),))
+        elapsed = (time.perf_counter() - started) * 1000
+        return Health(True, (), {"roundTripMs": round(elapsed, 2)})
+
+
+def _capabilities(connection: PostgresConnection, context: PlaneContext) -> Capabilities:
+    lazy = connection.settings.synchronous_commit == "off"
+    return Capabilities(
+        backend="postgres",
+        durability=Durability.SERVER if lazy else Durability.DISK,
+        shared=True,
+        clock="server",
+        notify=False,
+        atomic=True,
+        atomic_scope="scope",
+        transactions=True,
+        max_batch=MAX_BATCH,
+        max_atomic_batch=MAX_ATOMIC_BATCH,
+        max_value_bytes=context.max_value_bytes,
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_plane(
+    connection: PostgresConnection, context: PlaneContext
+) -> AsyncIterator[PostgresPlane]:
+    """
+    Open the plane of one scope.
+
+    Args:
+        connection: What `oqron_postgres.connect` gave.
+        context: The scope, and the limit of a value.
+    """
+    watcher = CommitWatcher(connection)
+    core = _Core(
+        connection=connection,
+        context=context,
+        composer=Composer(connection.names.tables),
+        capabilities=_capabilities(connection, context),
+        watcher=watcher,
+    )
+    try:
+        yield PostgresPlane(core)
+    finally:
+        core.closed = True
+        await watcher.close()

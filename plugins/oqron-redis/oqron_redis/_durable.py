@@ -1,0 +1,290 @@
+"""The durable plane on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, final
+
+from oqron_core.exceptions import ConflictError, InvalidValueError
+from oqron_core.planes import (
+    MISSING,
+    Capabilities,
+    Delete,
+    Durability,
+    DurablePlane,
+    Health,
+    Json,
+    Page,
+    Patch,
+    PlaneContext,
+    Query,
+    Record,
+    Scope,
+    Write,
+    WriteResult,
+    canonical,
+    check_limit,
+    check_names,
+    check_namespace,
+)
+from oqron_redis._checks import health
+from oqron_redis._query import Reader
+from oqron_redis._records import META, names_of, pairs, record_from
+from oqron_redis._session import Session, chunks
+from oqron_redis._store import Store
+from oqron_redis._writes import Batch, Encoder, Item, Returning
+
+
+__all__ = ["RedisDurablePlane", "open_durable_plane"]
+
+_STEP: Final = 250
+_STEP_BYTES: Final = 1024 * 1024
+_MAX_ATOMIC: Final = 10_000
+_READ_STEP: Final = 250
+_TRIES: Final = 20
+
+
+@final
+class RedisDurablePlane(DurablePlane):
+    """
+    Records as hashes, in one slot per scope.
+
+    Every field is its own JSON text, which no script ever encodes anew. Indexes are
+    kept by the script that writes.
+    """
+
+    __slots__ = ("_capabilities", "_encoder", "_reader", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._encoder = Encoder(session.keys, session.context.max_value_bytes)
+        self._reader = Reader(session, self._encoder)
+        facts = session.store.facts
+        self._capabilities = Capabilities(
+            backend="redis",
+            durability=Durability.SERVER if facts is None else facts.durability,
+            shared=True,
+            max_batch=_STEP,
+            max_atomic_batch=_MAX_ATOMIC,
+            max_value_bytes=session.context.max_value_bytes,
+        )
+
+    @property
+    def scope(self) -> Scope:
+        return self._session.context.scope
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    async def get(self, namespace: str, ids: Sequence[str]) -> Sequence[Record | None]:
+        self._session.check_open()
+        check_namespace(namespace)
+        check_names("id", ids)
+        if not ids:
+            return []
+        prefix = self._session.keys.records(namespace)
+        calls = []
+        for step in chunks(ids, _READ_STEP):
+            places = [prefix + id_.encode() for id_ in step]
+            calls.append(self._session.run("read", places, (0, -1), again=True))
+        answers = await self._session.gather(calls)
+        found = [flat for answer in answers for flat in answer]
+        return [
+            None if not flat else _record(namespace, id_, flat)
+            for id_, flat in zip(ids, found, strict=True)
+        ]
+
+    async def write(
+        self,
+        writes: Sequence[Write],
+        *,
+        atomic: bool = False,
+        returning: Sequence[str] | None = None,
+    ) -> Sequence[WriteResult]:
+        self._session.check_open()
+        encode = self._encoder.encode
+        items = [encode(write) for write in writes]
+        wanted: Returning = None if returning is None else tuple(returning)
+        if wanted:
+            names_of(wanted)
+        if atomic and len(items) > _MAX_ATOMIC:
+            reason = f"has {len(items)} writes; an atomic batch has at most {_MAX_ATOMIC}"
+            raise InvalidValueError("writes", reason)
+        if not items:
+            return []
+        guarded = [index for index, item in enumerate(items) if _guards_container(item.write)]
+        if guarded:
+            return await self._write_guarded(items, guarded, atomic, wanted)
+        return await self._apply(items, atomic, wanted)
+
+    async def _apply(
+        self, items: Sequence[Item], atomic: bool, wanted: Returning  # noqa: FBT001 - as `write` was called
+    ) -> list[WriteResult]:
+        nothing = self._session.keys.durable_nothing
+        batches = [
+            Batch(self._encoder, step, wanted)
+            for step in ([items] if atomic else _steps(items))
+        ]
+        # All are encoded before any is sent, so a refusal comes before any write.
+        calls = [batch.call(nothing, atomic=atomic) for batch in batches]
+        run = self._session.run
+        if len(calls) > 1 and len({item.key for item in items}) < len(items):
+            # A script that the server has forgotten is sent once more, behind others:
+            # steps that touch one record wait for each other.
+            answers = [await run("write", keys, arguments) for keys, arguments in calls]
+        else:
+            answers = await self._session.gather(
+                [run("write", keys, arguments) for keys, arguments in calls]
+            )
+        if atomic and answers[0][0] == b"-1":
+            raise _conflict(items, int(answers[0][1]))
+        if len(batches) == 1:
+            return batches[0].results(answers[0])
+        return [
+            result
+            for batch, answer in zip(batches, answers, strict=True)
+            for result in batch.results(answer)
+        ]
+
+    async def _write_guarded(
+        self, items: Sequence[Item], guarded: Sequence[int], atomic: bool, wanted: Returning  # noqa: FBT001 - as `write` was called
+    ) -> list[WriteResult]:
+        # The script compares texts, and one list or object has many. The text that is
+        # stored is read first, and where it means the same it is what the guard
+        # expects; if it changed meanwhile, once more.
+        results: list[WriteResult] | None = None
+        pending = [*range(len(items))]
+        todo = [*guarded]
+        for _ in range(_TRIES):
+            changed = await self._expect_stored([items[index] for index in todo])
+            todo = [index for index, new in zip(todo, changed, strict=True) if new]
+            if results is not None and not todo:
+                break
+            pending = pending if results is None else todo
+            try:
+                found = await self._apply([items[index] for index in pending], atomic, wanted)
+            except ConflictError as conflict:
+                assert conflict.index is not None
+                if conflict.index not in guarded:
+                    raise
+                again = await self._expect_stored([items[index] for index in guarded])
+                if not any(again):
+                    raise
+                todo = [*guarded]
+                continue
+            if results is None:
+                results = found
+            else:
+                for index, result in zip(pending, found, strict=True):
+                    results[index] = result
+            todo = [index for index in guarded if not results[index].applied]
+            if not todo:
+                break
+        if results is None:
+            reason = "the records kept changing while their guards were compared"
+            raise ConflictError(reason)
+        return results
+
+    async def _expect_stored(self, items: Sequence[Item]) -> list[bool]:
+        """Put the stored texts into guards that mean the same; whether any is new."""
+        calls = []
+        for item in items:
+            names = item.group[2]
+            arguments = (0, len(names), *names)
+            calls.append(self._session.run("read", (item.key,), arguments, again=True))
+        answers = await self._session.gather(calls) if calls else []
+        changed = []
+        for item, (flat,) in zip(items, answers, strict=True):
+            changed.append(bool(flat) and _expect_texts(item, flat[1:]))
+        return changed
+
+    async def query(self, query: Query) -> Page:
+        self._session.check_open()
+        return await self._reader.query(query)
+
+    async def count(self, query: Query, *, by: str | None = None) -> Any:
+        self._session.check_open()
+        return await self._reader.count(query, by)
+
+    async def prune(self, query: Query, *, limit: int = 1000) -> int:
+        self._session.check_open()
+        if check_limit(limit) < 1:
+            raise InvalidValueError("limit", "must be at least 1")
+        return await self._reader.prune(query, limit)
+
+    async def now(self) -> int:
+        return await self._session.now()
+
+    async def check(self) -> Health:
+        self._session.check_open()
+        return await health(self._session.store, persistent=True)
+
+
+def _record(namespace: str, id_: str, flat: list[bytes]) -> Record:
+    texts = pairs(flat)
+    return record_from(namespace, id_, texts.pop(META), texts)
+
+
+def _guards_container(write: Write) -> bool:
+    kind = type(write)
+    if kind is not Patch and kind is not Delete:
+        return False
+    expect = write.expect  # type: ignore[union-attr]  # one of the two, as just tested
+    for value in expect.values():
+        if isinstance(value, (list, dict)):
+            return True
+        if type(value) is Json and value.data[:1] in {b"[", b"{"}:
+            return True
+    return False
+
+
+def _expect_texts(item: Item, stored: Sequence[bytes | None]) -> bool:
+    expect = item.write.expect  # type: ignore[union-attr]  # it guards
+    changed = False
+    start = 1 if type(item.write) is Patch else 0
+    for place, (value, text) in enumerate(zip(expect.values(), stored, strict=True), start):
+        if value is MISSING or text is None or item.arguments[place] == text:
+            continue
+        if text[:1] in {b"[", b"{"} and canonical(Json(text)) == canonical(value):
+            item.arguments[place] = text
+            changed = True
+    return changed
+
+
+def _steps(items: Sequence[Item]) -> list[Sequence[Item]]:
+    if len(items) <= _STEP and sum(item.size for item in items) <= _STEP_BYTES:
+        return [items]
+    steps: list[Sequence[Item]] = []
+    start = size = 0
+    for index, item in enumerate(items):
+        if index > start and (index - start >= _STEP or size + item.size > _STEP_BYTES):
+            steps.append(items[start:index])
+            start, size = index, 0
+        size += item.size
+    steps.append(items[start:])
+    return steps
+
+
+def _conflict(items: Sequence[Item], index: int) -> ConflictError:
+    write = items[index].write
+    verb = type(write).__name__.lower()
+    reason = (
+        f"write {index} of the atomic batch, the {verb} of {write.namespace}/{write.id}, "
+        "could not be applied; none was"
+    )
+    return ConflictError(reason, index)
+
+
+@asynccontextmanager
+async def open_durable_plane(
+    store: Store, context: PlaneContext
+) -> AsyncIterator[RedisDurablePlane]:
+    """Open the durable plane, and close it on leaving."""
+    await store.check_server(persistent=True)
+    session = Session(store, context, lane=1)
+    try:
+        yield RedisDurablePlane(session)
+    finally:
+        session.close()

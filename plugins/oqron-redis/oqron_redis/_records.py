@@ -1,0 +1,241 @@
+"""Records on the wire: one JSON text per top-level field, and the indexes of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, final
+
+import attrs
+import orjson
+
+from oqron_core.exceptions import CorruptRecordError, InvalidValueError
+from oqron_core.planes import Json, Record, canonical, encode
+from oqron_core.taxonomy import RecordKind
+
+
+__all__ = [
+    "ABSENT",
+    "META",
+    "ODD",
+    "ODD_TIME",
+    "Fields",
+    "Index",
+    "equal_part",
+    "indexes_of",
+    "names_of",
+    "pairs",
+    "read_meta",
+    "record_from",
+    "text_of",
+    "time_part",
+]
+
+META: Final = b"\0"
+"""The field that no value can have: when it was inserted, and when it expires."""
+ABSENT: Final = b"\1"
+ODD: Final = b"\2"
+NO_TIME: Final = b"~"
+ODD_TIME: Final = b"!"
+
+_MAX_PART: Final = 256
+_TIME_BASE: Final = 2**53 - 1
+_MAX_TIME_DIGITS: Final = 15
+_CONTAINERS: Final = (b"[", b"{")
+_NULL: Final = b"null"
+_BOOLS: Final = {True: b"true", False: b"false"}
+_NUL: Final = b"\\u0000"
+_INT_MIN: Final = -(2**63)
+_INT_MAX: Final = 2**63 - 1
+
+_dumps: Final = orjson.dumps
+
+
+@attrs.frozen
+class Index:
+    """
+    An index that is kept for every namespace of a kind.
+
+    Its members are ``[equal NUL] [time NUL] id``, in the order of bytes.
+
+    Attributes:
+        tag: Its name in keys.
+        equal: The field whose text comes first, or None.
+        time: The field whose instant comes next, latest first, or None.
+    """
+
+    tag: str
+    equal: str | None = None
+    time: str | None = None
+
+
+_BY_ID: Final = (Index("i"),)
+_INDEXES: Final[Mapping[RecordKind, tuple[Index, ...]]] = {
+    # Counts and pages by status; all statuses together are merged by id.
+    RecordKind.JOB: (Index("s", "status"),),
+    RecordKind.RUN: (
+        Index("i"),
+        Index("t", None, "startedAt"),
+        Index("ts", "status", "startedAt"),
+        Index("tn", "name", "startedAt"),
+        Index("tm", "module", "startedAt"),
+    ),
+    RecordKind.MESSAGE: (Index("i"), Index("t", None, "publishedAt")),
+}
+
+
+def indexes_of(kind: RecordKind) -> tuple[Index, ...]:
+    """Give the indexes of a kind; the first one holds every record once."""
+    return _INDEXES.get(kind, _BY_ID)
+
+
+def equal_part(text: bytes | None) -> bytes:
+    """Give what an index has for the text of a field; as the scripts do."""
+    if text is None:
+        return ABSENT
+    if text[:1] in _CONTAINERS or len(text) > _MAX_PART:
+        return ODD
+    return text
+
+
+def time_part(text: bytes | None) -> bytes:
+    """Give what an index has for the text of an instant; as the scripts do."""
+    if text is None or text == _NULL or text[:1] in _CONTAINERS:
+        return NO_TIME
+    if len(text) <= _MAX_TIME_DIGITS and text.isdigit():
+        return b"%016d" % (_TIME_BASE - int(text))
+    return ODD_TIME
+
+
+# --- encoding ---------------------------------------------------------------------
+
+
+def _container(value: Any, path: str, limit: int) -> bytes:
+    data = encode(value, path, max_bytes=limit).data
+    if data[:1] in _CONTAINERS:
+        # A list is joined by its last byte, so it must end with its bracket.
+        return data if data[-1:] in {b"]", b"}"} else _dumps(orjson.loads(data))
+    return canonical(Json(data))
+
+
+def text_of(value: Any, path: str, name: str, limit: int) -> bytes:
+    """
+    Check a top-level field and give its JSON text.
+
+    The text of a string, number, boolean or null is canonical: equal values have
+    equal texts.
+
+    Raises:
+        InvalidValueError: It is not portable, or too large.
+    """
+    kind = type(value)
+    if kind is str:
+        try:
+            text = _dumps(value)
+        except TypeError:
+            text = _NUL
+        if _NUL in text or len(text) > limit:
+            encode(value, f"{path}.{name}", max_bytes=limit)
+        return text
+    if kind is int:
+        if not _INT_MIN <= value <= _INT_MAX:
+            encode(value, f"{path}.{name}")
+        return b"%d" % value
+    if value is None:
+        return _NULL
+    if kind is bool:
+        return _BOOLS[value]
+    if kind is float:
+        encode(value, f"{path}.{name}")
+        return canonical(value)
+    return _container(value, f"{path}.{name}", limit)
+
+
+@lru_cache(maxsize=512)
+def names_of(names: tuple[str, ...]) -> tuple[bytes, ...]:
+    """
+    Check the names of top-level fields and encode them.
+
+    Raises:
+        InvalidValueError: One is not portable.
+    """
+    for name in names:
+        if type(name) is not str:
+            reason = f"has the key {name!r}; keys must be str, not {type(name).__name__}"
+            raise InvalidValueError("value", reason)
+        if not name.isascii() or "\0" in name:
+            encode({name: None}, "value")
+    return tuple([name.encode() for name in names])
+
+
+# --- decoding ---------------------------------------------------------------------
+
+
+@final
+class Fields(Mapping[str, Any]):
+    """
+    Fields as they are stored, decoded when they are asked for.
+
+    Given to `Record.lazy`: one field is read without touching the others, and all
+    of them are decoded in one go.
+    """
+
+    __slots__ = ("_texts", "_where")
+
+    def __init__(self, texts: dict[bytes, bytes], where: str) -> None:
+        self._texts = texts
+        self._where = where
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Give a list or object as `Json`, anything else decoded."""
+        text = self._texts.get(name.encode())
+        if text is None:
+            return default
+        if text[:1] in _CONTAINERS:
+            return Json(text)
+        return self._loads(text)
+
+    def __getitem__(self, name: str) -> Any:
+        text = self._texts[name.encode()]
+        return Json(text) if text[:1] in _CONTAINERS else self._loads(text)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode() for name in self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def items(self) -> Any:
+        """Give all fields decoded, as a fresh plain dict's items."""
+        texts = self._texts
+        joined = b",".join(texts.values())
+        values = self._loads(b"[" + joined + b"]")
+        if len(values) != len(texts):
+            raise CorruptRecordError(self._where)
+        return zip(map(bytes.decode, texts), values, strict=True)
+
+    def _loads(self, text: bytes) -> Any:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise CorruptRecordError(self._where) from error
+
+
+def read_meta(meta: bytes) -> tuple[int, int | None]:
+    """Split what `META` holds: inserted at, expires at."""
+    inserted, _, expires = meta.partition(b":")
+    return int(inserted), int(expires) if expires else None
+
+
+def record_from(
+    namespace: str, id: str, meta: bytes, texts: dict[bytes, bytes]  # noqa: A002 - the column's name
+) -> Record:
+    """Make a record of stored texts, which it owns from here on."""
+    inserted_at, expires_at = read_meta(meta)
+    fields = Fields(texts, f"{namespace}/{id}")
+    return Record.lazy(namespace, id, fields, inserted_at, expires_at)
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Turn the answer of HGETALL into a dict."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

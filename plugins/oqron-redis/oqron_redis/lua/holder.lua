@@ -1,0 +1,11 @@
+-- Show who holds a lock.
+-- KEYS: lock
+-- Answer: "token|expiry|owner", or nil
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local held = redis.call('GET', KEYS[1])
+if not held then return false end
+local expires = string.match(held, '^%d+|(%d+)|')
+if not expires or tonumber(expires) <= now then return false end
+return held

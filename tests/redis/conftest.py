@@ -1,0 +1,46 @@
+"""Servers of every version that the machine has, and a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+
+from collections.abc import Iterator
+
+import pytest
+
+from oqron_core.testing import servers
+
+
+def _start(stack: contextlib.ExitStack, version: str) -> servers.RedisServer:
+    found = [path for name, path in servers.redis_binaries().items() if name.startswith(version)]
+    if not found:
+        pytest.skip(f"no Redis {version} on this machine")
+    return stack.enter_context(servers.redis_server(binary=found[0]))
+
+
+@pytest.fixture(scope="session", params=["6.2", "7.", "8."], ids=["redis6", "redis7", "redis8"])
+def any_redis(request: pytest.FixtureRequest) -> Iterator[servers.RedisServer]:
+    """Give a running server of each version in turn."""
+    with contextlib.ExitStack() as stack:
+        yield _start(stack, request.param)
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[servers.RedisServer]:
+    """Give a running server."""
+    with servers.redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[servers.RedisServer]:
+    """Give a server that a test may kill, fill or flush."""
+    with servers.redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[servers.RedisCluster]:
+    """Give a running cluster of three nodes."""
+    with servers.redis_cluster() as nodes:
+        yield nodes
