@@ -11,6 +11,7 @@ from __future__ import annotations
 from oqron_core.config import Mode, Settings, load_settings
 from oqron_core.exceptions import (
     BackendNotFoundError,
+    BlockingCallError,
     CapabilityError,
     ClosedError,
     ConfigError,
@@ -28,7 +29,7 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.hookspecs import Backend, hookimpl
-from oqron_core.models import Backoff, Control, Job, JobSpec, JobStatus, Message, Run, RunStatus
+from oqron_core.models import Backoff, Control, Group, Job, JobSpec, JobStatus, Message, Run, RunStatus
 from oqron_core.planes import (
     CONTRACT_VERSION,
     MISSING,
@@ -62,6 +63,7 @@ __all__ = [
     "Backend",
     "BackendNotFoundError",
     "Backoff",
+    "BlockingCallError",
     "Capabilities",
     "CapabilityError",
     "Claim",
@@ -77,6 +79,7 @@ __all__ = [
     "DurablePlane",
     "Entry",
     "FixedWindow",
+    "Group",
     "HotPlane",
     "Insert",
     "InvalidValueError",

@@ -35,6 +35,7 @@ __all__ = [
     "encode_object",
     "portable_text",
     "portable_value",
+    "shown",
 ]
 
 MAX_DEPTH: Final = 100
@@ -161,10 +162,19 @@ def _complain(value: Any, path: str, depth: int) -> None:
         raise InvalidValueError(path, reason)
 
 
+def shown(value: object) -> str:
+    """Show any value in an error: at most 80 characters, never failing."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - an integer of 5,000 digits has no repr
+        return f"of type {type(value).__name__}"
+    return text if len(text) <= 80 else text[:80] + "…"  # noqa: PLR2004 - one line
+
+
 def _complain_object(value: dict[Any, Any], path: str, depth: int) -> None:
     for key, child in value.items():
         if type(key) is not str:
-            reason = f"has the key {key!r}; keys must be str, not {type(key).__name__}"
+            reason = f"has the key {shown(key)}; keys must be str, not {type(key).__name__}"
             raise InvalidValueError(path, reason)
         shown = key if key.isidentifier() else repr(key)
         here = f"{path}.{shown}" if key.isidentifier() else f"{path}[{shown}]"

@@ -19,10 +19,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
-from oqron_core.exceptions import ClosedError, OqronError
+from oqron_core.exceptions import BlockingCallError, ClosedError
 
 
-__all__ = ["BlockingCallError", "Held", "Portal"]
+__all__ = ["Held", "Portal"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,10 +36,6 @@ _INSIDE: Final = (
     "a blocking call from inside a running event loop would stop it; use open_storage "
     "and await there"
 )
-
-
-class BlockingCallError(OqronError, RuntimeError):
-    """A blocking call was made where an event loop runs: it would stop the loop."""
 
 
 class _Cell(Generic[T]):

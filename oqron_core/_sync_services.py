@@ -16,6 +16,8 @@ from typing import Any
 
 from oqron_core._portal import Portal
 from oqron_core.models import Backoff, Control, Job, Run
+from oqron_core.models.group import Group
+from oqron_core.models.records import Message
 from oqron_core.planes.values import Order, Page
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import RunHandle
@@ -24,6 +26,7 @@ from oqron_core.services.dead_letters import DeadLetters
 from oqron_core.services.jobs import Jobs
 from oqron_core.services.maintenance import Maintenance, Report
 from oqron_core.services.runs import Runs
+from oqron_core.services.topics import Topics
 
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "SyncJobs",
     "SyncMaintenance",
     "SyncRuns",
+    "SyncTopics",
 ]
 
 
@@ -665,3 +669,253 @@ class SyncRuns:
             UnavailableError: The durable plane did not answer; all stays queued.
         """
         return self._portal.call(self._service.flush)
+
+
+class SyncTopics:
+    """
+    Messages for everybody who subscribed.
+
+    A message stays in the topic's log until retention removes it. For each group
+    there is one delivery of it, which is a job: it is claimed under a lease, tried
+    again, and becomes a dead letter in the end. Messages with the same key are
+    delivered to a group one after the other, in the order of publishing.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Topics) -> None:
+        self._portal = portal
+        self._service = service
+
+    def publish(
+        self,
+        topic: str,
+        message: Any,
+        *,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> Message:
+        """
+        Put a message into the log, with a delivery for every group, atomically.
+
+        Calls that run at the same time share their round trips.
+
+        Args:
+            topic: The topic, 1 to 255 characters; with a group at most 230.
+            message: Anything portable.
+            key: Keeps order: 1 to 255 characters.
+            idempotency_key: A second message with it gives the first one, with
+                ``duplicate`` set, as long as that is retained.
+            headers: What travels beside the message.
+
+        Returns:
+            The message as it stands in the log.
+
+        Raises:
+            InvalidValueError: An argument is not legal; nothing was written.
+            UnavailableError: The durable plane did not answer. Publishing again
+                with an *idempotency_key* is safe.
+        """
+        return self._portal.call(
+            self._service.publish,
+            topic,
+            message,
+            key=key,
+            idempotency_key=idempotency_key,
+            headers=headers,
+        )
+
+    def publish_many(
+        self,
+        topic: str,
+        messages: Sequence[Any],
+        *,
+        key: str | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> list[Message]:
+        """
+        Publish any number of messages, in order, in large atomic batches.
+
+        Args:
+            topic: The topic.
+            messages: The messages.
+            key: The key of all of them.
+            headers: The headers of all of them.
+        """
+        return self._portal.call(
+            self._service.publish_many, topic, messages, key=key, headers=headers
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        group: str,
+        *,
+        start: str | int = "latest",
+        max_attempts: int = 3,
+    ) -> Group:
+        """
+        Make a group. Everything that is published after this returned reaches it.
+
+        With another *start* than ``latest`` it also gets what is in the log from
+        there on, before this returns. A group that exists keeps its place; where a
+        crash cut its catching up short, that is finished.
+
+        Args:
+            topic: The topic.
+            group: The group, 1 to 255 characters; with the topic at most 230.
+            start: ``latest``, ``earliest``, an instant in milliseconds since the
+                epoch, or the id of a message.
+            max_attempts: How often a delivery is tried, 1 to 1,000.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or there is no such message.
+            ConflictError: Others kept changing the groups; try again.
+        """
+        return self._portal.call(
+            self._service.subscribe, topic, group, start=start, max_attempts=max_attempts
+        )
+
+    def unsubscribe(self, topic: str, group: str) -> bool:
+        """
+        Remove a group with the deliveries that wait; False where there is none.
+
+        What is being worked on is worked on to its end.
+        """
+        return self._portal.call(self._service.unsubscribe, topic, group)
+
+    def groups(self, topic: str) -> list[Group]:
+        """Read the groups of a topic, by name."""
+        return self._portal.call(self._service.groups, topic)
+
+    def lag(self, topic: str, group: str) -> int:
+        """Count the messages that a group has still to work on, those in hand included."""
+        return self._portal.call(self._service.lag, topic, group)
+
+    def pause(self, topic: str, group: str, *, reason: str | None = None) -> Control:
+        """Stop claims of a group; messages go on arriving. As `Jobs.pause`."""
+        return self._portal.call(self._service.pause, topic, group, reason=reason)
+
+    def resume(self, topic: str, group: str) -> Control:
+        """Allow claims of a group again."""
+        return self._portal.call(self._service.resume, topic, group)
+
+    def claim(
+        self,
+        topic: str,
+        group: str,
+        *,
+        limit: int = 1,
+        lease_for: float = 30.0,
+        worker: str | None = None,
+        wait: float = 0.0,
+    ) -> list[Claim]:
+        """
+        Claim up to *limit* deliveries of a group; of each key at most one.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            limit: At most this many; 0 gives none.
+            lease_for: Seconds until the leases lapse unless renewed; >= 0.05.
+            worker: Who asks, for people; None for a name of this storage.
+            wait: Seconds to wait where there is none; 0 for not at all.
+
+        Returns:
+            Claims with ``message``; settle them here or as jobs.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: A plane did not answer; nothing runs.
+        """
+        return self._portal.call(
+            self._service.claim,
+            topic,
+            group,
+            limit=limit,
+            lease_for=lease_for,
+            worker=worker,
+            wait=wait,
+        )
+
+    def complete(self, claim: Claim, output: Any = None) -> None:
+        """End a delivery as done; as `Jobs.complete`."""
+        return self._portal.call(self._service.complete, claim, output)
+
+    def fail(
+        self,
+        claim: Claim,
+        error: object,
+        *,
+        retry_in: float | None = None,
+        retry: bool = True,
+    ) -> Job:
+        """
+        End an attempt as failed; as `Jobs.fail`.
+
+        Until the next attempt the other messages of its key wait; once it is a
+        dead letter they go on.
+        """
+        return self._portal.call(self._service.fail, claim, error, retry_in=retry_in, retry=retry)
+
+    def release(self, claim: Claim, *, delay: float = 0.0) -> None:
+        """Give a delivery back; as `Jobs.release`."""
+        return self._portal.call(self._service.release, claim, delay=delay)
+
+    def read(self, topic: str, *, limit: int = 50, after: str | None = None) -> Page:
+        """
+        Read the log of a topic, oldest messages first.
+
+        Args:
+            topic: The topic.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+        """
+        return self._portal.call(self._service.read, topic, limit=limit, after=after)
+
+    def replay(
+        self,
+        topic: str,
+        group: str,
+        *,
+        since: str | int = 0,
+        until: int | None = None,
+    ) -> int:
+        """
+        Deliver messages to a group again, besides what it has still to do.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            since: From this instant, in milliseconds since the epoch, or message on.
+            until: Up to this instant; None for now.
+
+        Returns:
+            How many messages.
+
+        Raises:
+            InvalidValueError: There is no such group.
+        """
+        return self._portal.call(self._service.replay, topic, group, since=since, until=until)
+
+    def seek(self, topic: str, group: str, *, to: str | int) -> int:
+        """
+        Let a group go on from another place in the log.
+
+        What waits for it is dropped, and what is in the log from *to* on is
+        delivered. What is being worked on is worked on to its end.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            to: ``latest``, ``earliest``, an instant, or the id of a message.
+
+        Returns:
+            How many messages it has before it.
+        """
+        return self._portal.call(self._service.seek, topic, group, to=to)
+
+    def topics(self) -> list[str]:
+        """Name the topics that have a group, sorted."""
+        return self._portal.call(self._service.topics)

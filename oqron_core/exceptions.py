@@ -18,7 +18,8 @@ Every error that oqron raises.
     │   └── ConflictError          a guard or an atomic batch did not hold
     ├── InvalidValueError          a value or name outside the portable domain
     ├── LeaseLostError             someone else holds it now
-    └── ClosedError                used after closing
+    ├── ClosedError                used after closing
+    └── BlockingCallError          a blocking call inside a running event loop
 
 An error carries what its attributes say, never a payload and never a secret.
 Arguments of the exceptions are positional, so every one of them pickles.
@@ -31,6 +32,7 @@ from typing import ClassVar
 
 __all__ = [
     "BackendNotFoundError",
+    "BlockingCallError",
     "CapabilityError",
     "ClosedError",
     "ConfigError",
@@ -193,3 +195,7 @@ class LeaseLostError(OqronError):
 
 class ClosedError(OqronError):
     """The storage was closed, or never opened."""
+
+
+class BlockingCallError(OqronError, RuntimeError):
+    """A blocking call was made where an event loop runs: it would stop the loop."""

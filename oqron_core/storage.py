@@ -25,6 +25,7 @@ from oqron_core.services.dead_letters import DeadLetters
 from oqron_core.services.jobs import Jobs
 from oqron_core.services.maintenance import Maintenance
 from oqron_core.services.runs import Runs
+from oqron_core.services.topics import Topics
 
 
 __all__ = ["Storage", "open_storage"]
@@ -47,6 +48,7 @@ class Storage:
         dead_letters: Jobs whose attempts are exhausted.
         runs: Run history.
         controls: Pause state.
+        topics: Messages for every group.
         maintenance: Repairs.
         unwritten: After closing: how many finished runs could not be written.
     """
@@ -63,6 +65,7 @@ class Storage:
         self.dead_letters = DeadLetters(session, orders)
         self.runs = Runs(session)
         self.controls = Controls(session)
+        self.topics = Topics(session, orders)
         self.maintenance = Maintenance(session, self._recovery)
 
     @property
@@ -137,15 +140,19 @@ async def open_storage(
     """
     if settings is None:
         found = discover(only=()) if plugins is None else plugins
-        settings = load_settings(
-            plugins=found,
-            mode=mode,
-            hot=hot,
-            durable=durable,
-            project=project,
-            environment=environment,
-            **more,
-        )
+        try:
+            settings = load_settings(
+                plugins=found,
+                mode=mode,
+                hot=hot,
+                durable=durable,
+                project=project,
+                environment=environment,
+                **more,
+            )
+        finally:
+            # What may hold a secret does not stay in a frame that an error shows.
+            more.clear()
     else:
         given = {"mode": mode, "hot": hot, "durable": durable, "project": project}
         named = [n for n, v in (given | {"environment": environment} | more).items() if v is not None]
@@ -153,8 +160,6 @@ async def open_storage(
             msg = f"give either settings or {', '.join(named)}, not both"
             raise TypeError(msg)
         found = discover(only=()) if plugins is None else plugins
-    # What may hold a secret does not stay in a frame that an error shows.
-    more.clear()
     async with AsyncExitStack() as stack:
         planes = await _open_planes(stack, found, settings)
         storage = Storage(*_wrapped(planes, wrap_hot, wrap_durable), settings)

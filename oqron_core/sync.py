@@ -25,15 +25,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from oqron_core._plugins import Plugins
-from oqron_core._portal import BlockingCallError, Portal
+from oqron_core._portal import Portal
 from oqron_core._sync_services import (
     SyncControls,
     SyncDeadLetters,
     SyncJobs,
     SyncMaintenance,
     SyncRuns,
+    SyncTopics,
 )
 from oqron_core.config import Mode, Settings
+from oqron_core.exceptions import BlockingCallError
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Scope
@@ -57,6 +59,7 @@ class SyncStorage:
         dead_letters: Jobs whose attempts are exhausted.
         runs: Run history.
         controls: Pause state.
+        topics: Messages for every group.
         maintenance: Repairs.
     """
 
@@ -67,6 +70,7 @@ class SyncStorage:
         self.dead_letters = SyncDeadLetters(portal, storage.dead_letters)
         self.runs = SyncRuns(portal, storage.runs)
         self.controls = SyncControls(portal, storage.controls)
+        self.topics = SyncTopics(portal, storage.topics)
         self.maintenance = SyncMaintenance(portal, storage.maintenance)
 
     @property

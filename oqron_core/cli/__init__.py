@@ -26,8 +26,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in _NEEDED:
             raise
-        sys.stderr.write(
-            f"oqron: the command needs {error.name}: pip install 'oqron-core[cli]'\n"
-        )
+        sys.stderr.write(f"oqron: the command needs {error.name}: pip install 'oqron-core[cli]'\n")
         raise SystemExit(1) from None
     cli.main(args=None if argv is None else list(argv), prog_name="oqron")

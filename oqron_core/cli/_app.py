@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -35,7 +36,7 @@ PIPE_CLOSED: Final = 141
 class _Commands(click.Group):
     """A group that turns every error into one line and an exit status."""
 
-    def main(self, *args: Any, **extra: Any) -> NoReturn:  # type: ignore[override]  # never returns
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
         extra["standalone_mode"] = False
         invocation = extra.setdefault("obj", Invocation())
         _set_up_streams()
@@ -51,7 +52,7 @@ class _Commands(click.Group):
 def _set_up_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A name that the locale cannot show must not end the command.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

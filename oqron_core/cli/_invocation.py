@@ -44,23 +44,24 @@ class Invocation:
     config: Path | None = None
     debug: bool = False
 
-    def settings(self, plugins: Plugins, **more: Any) -> Settings:
+    def settings(self, plugins: Plugins, *, project: str | None = None) -> Settings:
         """
         Load the settings that these options and all other sources give.
 
         Args:
             plugins: Where backends are looked up.
-            **more: Settings that win over the options.
+            project: A project that wins over all of them.
 
         Raises:
             ConfigError: Everything that is wrong, at once.
         """
-        given = {
-            "mode": self.mode,
-            "project": self.project,
-            "environment": self.environment,
-        }
-        return load_settings(self.config, plugins=plugins, **(given | more))
+        return load_settings(
+            self.config,
+            plugins=plugins,
+            mode=self.mode,
+            project=self.project if project is None else project,
+            environment=self.environment,
+        )
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -80,9 +81,7 @@ _COMMON = (
         help="The pair of backends.",
     ),
     click.option("--project", callback=_keep, expose_value=False, help="The project."),
-    click.option(
-        "--environment", callback=_keep, expose_value=False, help="The environment."
-    ),
+    click.option("--environment", callback=_keep, expose_value=False, help="The environment."),
     click.option(
         "--config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -13,8 +13,8 @@ import attrs
 import click
 import orjson
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +30,7 @@ __all__ = [
     "plain",
     "print_json",
     "print_line",
+    "print_rich",
     "print_table",
     "seconds_text",
     "time_text",
@@ -59,7 +60,7 @@ def plain(value: object, *, limit: int | None = None) -> str:
 
 def print_json(document: Any) -> None:
     """Print one JSON document, UTF-8 whatever the locale is."""
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    click.echo(orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2))
 
 
 def print_line(text: str) -> None:
@@ -76,6 +77,17 @@ def console(*, stderr: bool = False) -> Console:
     """Make a console that takes text as it is: no markup, emoji or guessing."""
     file = sys.stderr if stderr else sys.stdout
     return Console(file=file, markup=False, highlight=False, emoji=False)
+
+
+def print_rich(*what: RenderableType) -> None:
+    """Print what rich can draw on standard output, without blanks at line ends."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(*what, sep="\n")
+        return
+    with screen.capture() as captured:
+        screen.print(*what, sep="\n")
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 @attrs.frozen
@@ -127,7 +139,7 @@ def print_table(
     if not listed:
         note(empty)
         return
-    console().print(make_table(columns, listed))
+    print_rich(make_table(columns, listed))
 
 
 def wire(model: Any) -> dict[str, Any]:
@@ -173,7 +185,7 @@ def bar(title: str, total: int | None) -> Iterator[Progress | None]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=screen, transient=True) as progress:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from oqron_core.planes.values import Query
-from oqron_core.protocol.transitions import JOB
 from oqron_core.storage import Storage
 from oqron_core.taxonomy import RecordKind
 
 
 __all__ = ["dead_by_queue", "queues_with_jobs"]
 
+_JOB: Final = "queue_job:"
+
 
 async def queues_with_jobs(storage: Storage) -> list[str]:
     """Name the queues that hold a job, a dead letter or a pause, sorted."""
     found = await storage.durable.count(Query(kind=RecordKind.JOB), by="namespace")
-    names = {name.removeprefix(JOB) for name in found if name.startswith(JOB)}
+    names = {name.removeprefix(_JOB) for name in found if name.startswith(_JOB)}
     names.update(await storage.dead_letters.counts())
     after: str | None = None
     while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +105,7 @@ def add(
 def _payload(data: str | None) -> Any:
     if data is None:
         return None
-    return parse_json(click.get_binary_stream("stdin").read() if data == "-" else data, "DATA")
+    return parse_json(sys.stdin.buffer.read() if data == "-" else data, "DATA")
 
 
 async def _add_one(
@@ -221,7 +223,7 @@ def show(invocation: Invocation, *, queue: str, job_id: str, as_json: bool) -> N
 
     job, page = run_async(read())
     if job is None:
-        msg = f"the queue {queue!r} has no job {job_id!r}, alive or dead; oqron jobs list shows them"
+        msg = f"the queue {queue!r} has no job {job_id!r}, alive or dead (see oqron jobs list)"
         raise click.ClickException(msg)
     found = sorted(page, key=lambda run: run.attempts)
     if as_json:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import attrs
 
+from oqron_core._codec import shown
 from oqron_core.exceptions import InvalidValueError
 
 
@@ -19,7 +20,7 @@ _MAX = 366 * 86400.0
 
 def _check_seconds(name: str, value: object) -> float:
     if type(value) not in {int, float} or not 0 <= value <= _MAX:  # type: ignore[operator]  # a number, as just tested
-        reason = f"must be seconds from 0 to a year, not {value!r}"
+        reason = f"must be seconds from 0 to a year, not {shown(value)}"
         raise InvalidValueError(f"backoff.{name}", reason)
     return float(value)  # type: ignore[arg-type]  # a number, as just tested
 
@@ -46,7 +47,7 @@ class Backoff:
 
     def __attrs_post_init__(self) -> None:
         if self.type not in {"fixed", "exponential"}:
-            reason = f'must be "fixed" or "exponential", not {self.type!r}'
+            reason = f'must be "fixed" or "exponential", not {shown(self.type)}'
             raise InvalidValueError("backoff.type", reason)
         _check_seconds("delay", self.delay)
         _check_seconds("cap", self.cap)

@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 
+from oqron_core.models._wire import LOCAL
+
 
 __all__ = ["Breaker", "Control", "Definition", "LogEntry", "Message"]
 
@@ -22,6 +24,8 @@ class Message:
         published_at: Milliseconds since the epoch.
         headers: What travels beside the message.
         message: The message.
+        duplicate: Whether publishing found its idempotency key used; this is then
+            the message that was there. Not on the wire.
     """
 
     id: str
@@ -30,6 +34,7 @@ class Message:
     published_at: int = 0
     headers: dict[str, Any] = attrs.field(factory=dict)
     message: Any = None
+    duplicate: bool = attrs.field(default=False, metadata={LOCAL: True})
 
 
 @attrs.frozen(kw_only=True)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from oqron_core._codec import shown
 from oqron_core._names import check_key, check_name, check_namespace
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes.values import Entry, Lease, Order
@@ -56,11 +57,12 @@ def seconds(what: str, value: object, *, least: float = 0.0) -> float:
             hundred years.
     """
     kind = type(value)
-    if (kind is not float and kind is not int) or not math.isfinite(value):  # type: ignore[arg-type]  # a number, as just tested
-        reason = f"must be a finite number of seconds, not {value!r}"
+    if kind is not float and kind is not int:
+        reason = f"must be a number of seconds, not {shown(value)}"
         raise InvalidValueError(what, reason)
+    # NaN is in no range.
     if not least <= value <= MAX_DURATION:  # type: ignore[operator]  # a number, as just tested
-        reason = f"must be from {least} to {MAX_DURATION:.0f} seconds, not {value!r}"
+        reason = f"must be from {least} to {MAX_DURATION:.0f} seconds, not {shown(value)}"
         raise InvalidValueError(what, reason)
     return float(value)  # type: ignore[arg-type]  # a number, as just tested
 
@@ -85,7 +87,7 @@ def ttl_ms(ttl: object, what: str = "ttl") -> int | None:
 def check_limit(limit: object, what: str = "limit") -> int:
     """Give a count of at least 0 back."""
     if type(limit) is not int or limit < 0:
-        raise InvalidValueError(what, f"must be an int of at least 0, not {limit!r}")
+        raise InvalidValueError(what, f"must be an int of at least 0, not {shown(limit)}")
     return limit
 
 
@@ -95,13 +97,13 @@ def check_order(order: object) -> Order:
         return "fifo"
     if order == "lifo":
         return "lifo"
-    raise InvalidValueError("order", f'must be "fifo" or "lifo", not {order!r}')
+    raise InvalidValueError("order", f'must be "fifo" or "lifo", not {shown(order)}')
 
 
 def check_priority(priority: object, what: str = "priority") -> int:
     """Give a priority back: an int of 32 bits, lower is sooner."""
     if type(priority) is not int or not _PRIORITY_MIN <= priority <= _PRIORITY_MAX:
-        reason = f"must be an int from {_PRIORITY_MIN} to {_PRIORITY_MAX}, not {priority!r}"
+        reason = f"must be an int from {_PRIORITY_MIN} to {_PRIORITY_MAX}, not {shown(priority)}"
         raise InvalidValueError(what, reason)
     return priority
 
@@ -109,7 +111,7 @@ def check_priority(priority: object, what: str = "priority") -> int:
 def check_instant(instant: object, what: str) -> int:
     """Give an instant back: milliseconds since the epoch, up to the year 9999."""
     if type(instant) is not int or not 0 <= instant <= MAX_INSTANT:
-        reason = f"must be milliseconds since the epoch as an int, not {instant!r}"
+        reason = f"must be milliseconds since the epoch as an int, not {shown(instant)}"
         raise InvalidValueError(what, reason)
     return instant
 

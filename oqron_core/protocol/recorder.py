@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from oqron_core._codec import Json
 from oqron_core._ids import uuid7
-from oqron_core.config import RunSettings
 from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Insert, LiveChange, Write
+from oqron_core.protocol.options import RunSettings
 from oqron_core.protocol.run_handle import RUNS, RunHandle
 
 

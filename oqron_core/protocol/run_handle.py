@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol, final
 import orjson
 
 from oqron_core._codec import NULL, Json, encode, portable_text, portable_value
-from oqron_core.config import RunSettings
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes.values import Insert, LiveChange, Patch, Write
+from oqron_core.protocol.options import RunSettings
 
 
 __all__ = ["RUNS", "RunHandle", "Sink", "describe_error"]

@@ -11,13 +11,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from oqron_core._ids import uuid7
-from oqron_core.config import Settings
 from oqron_core.exceptions import ClosedError, ConflictError, StorageError, UnavailableError
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Entry, Lease, Put, Write, WriteResult
 from oqron_core.protocol.coalesce import Coalescer
 from oqron_core.protocol.lanes import is_topic_queue
+from oqron_core.protocol.options import Options
 from oqron_core.protocol.recorder import Recorder
 from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import SETTLE_FIELDS, shows
@@ -47,7 +47,7 @@ class Session:
         refused: How many writes were refused because a lease was lost.
     """
 
-    def __init__(self, hot: HotPlane, durable: DurablePlane, settings: Settings) -> None:
+    def __init__(self, hot: HotPlane, durable: DurablePlane, settings: Options) -> None:
         self.hot = hot
         self.durable = durable
         self.settings = settings

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oqron_core._codec import NULL, Json, encode, portable_text
+from oqron_core._codec import NULL, Json, encode, portable_text, shown
 from oqron_core._ids import uuid7
 from oqron_core._names import check_name
 from oqron_core.exceptions import InvalidValueError
@@ -80,7 +80,7 @@ def _check_tags(tags: object) -> list[str]:
 
 def _check_max_attempts(value: object) -> int:
     if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
-        reason = f"must be an int from 1 to {MAX_ATTEMPTS}, not {value!r}"
+        reason = f"must be an int from 1 to {MAX_ATTEMPTS}, not {shown(value)}"
         raise InvalidValueError("max_attempts", reason)
     return value
 

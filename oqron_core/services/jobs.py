@@ -16,6 +16,7 @@ from oqron_core.models import Backoff, Control, Job, JobSpec, JobStatus, structu
 from oqron_core.planes.checks import check_limit, check_order, lease_ms, seconds
 from oqron_core.planes.values import Order, Page, Query
 from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.lanes import refuse_topic_queue
 from oqron_core.protocol.orders import Orders
 from oqron_core.protocol.pauses import set_queue_paused
 from oqron_core.protocol.session import Session
@@ -84,7 +85,7 @@ class Jobs:
                 the same *id* is safe.
         """
         self._session.check_open()
-        check_name("queue", queue)
+        refuse_topic_queue(check_name("queue", queue))
         spec = JobSpec(
             data,
             id=id,
@@ -138,7 +139,7 @@ class Jobs:
             UnavailableError: The durable plane did not answer.
         """
         self._session.check_open()
-        check_name("queue", queue)
+        refuse_topic_queue(check_name("queue", queue))
         defaults = JobSpec(
             None,
             delay=delay,

@@ -32,9 +32,9 @@ from oqron_core.config import (
     Settings,
     describe,
     load_settings,
-    redact_url,
     structure_section,
 )
+from oqron_core.config._strict import redact_url
 from oqron_core.exceptions import ConfigError, InvalidValueError, PluginError
 from oqron_core.hookspecs import Backend, hookimpl
 from oqron_core.planes import CONTRACT_VERSION
@@ -515,6 +515,11 @@ def test_a_misspelt_variable_is_an_error_with_a_suggestion(
     assert variable in problem
     if meant is not None:
         assert f'did you mean "{meant}"?' in problem
+
+
+def test_a_table_that_is_set_as_a_value_is_told_beside_its_own_keys() -> None:
+    (problem,) = problems({"OQRON_RUNS": "5", "OQRON_RUNS__BUFFER": "7"})
+    assert problem == "runs: must be a table; set its keys [OQRON_RUNS]"
 
 
 def test_other_variables_are_not_ours() -> None:

@@ -13,6 +13,7 @@ import pytest
 from oqron_core import exceptions
 from oqron_core.exceptions import (
     BackendNotFoundError,
+    BlockingCallError,
     CapabilityError,
     ClosedError,
     ConfigError,
@@ -40,6 +41,7 @@ SAMPLES: list[tuple[OqronError, str, dict[str, Any]]] = [
     (DuplicateBackendError("two"), "two", {}),
     (ContractMismatchError("1 is not 2"), "1 is not 2", {}),
     (CapabilityError("cannot"), "cannot", {}),
+    (BlockingCallError("inside"), "inside", {}),
     (StorageError("s"), "s", {}),
     (UnavailableError("down"), "down", {}),
     (TimedOutError("late"), "late", {}),

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from oqron_core._portal import BlockingCallError, Portal
-from oqron_core.exceptions import ClosedError, OqronError
+from oqron_core._portal import Portal
+from oqron_core.exceptions import BlockingCallError, ClosedError, OqronError
 
 
 @pytest.fixture(autouse=True)

@@ -116,9 +116,7 @@ def _pooler(program: str, url: str) -> Iterator[str]:
         )
         try:
             _wait_for(port, process)
-            yield (
-                f"postgresql://{parts.username}:{parts.password}@127.0.0.1:{port}{parts.path}"
-            )
+            yield (f"postgresql://{parts.username}:{parts.password}@127.0.0.1:{port}{parts.path}")
         finally:
             process.kill()
             process.wait()

@@ -66,7 +66,7 @@ class TestBytesClient(TestDecodingClient):
 class TestUvloop(TestRedis):
     """The loop that applications choose for speed."""
 
-    loop_factory = uvloop.new_event_loop
+    loop_factory = staticmethod(uvloop.new_event_loop)
 
     @pytest.fixture(autouse=True)
     def _server(self, redis: servers.RedisServer) -> None:

@@ -32,5 +32,5 @@ async def wipe(storage: Storage) -> int:
     for kind in RecordKind:
         while await storage.durable.prune(Query(kind=kind), limit=_STEP) == _STEP:
             pass
-    left = [await storage.durable.count(Query(kind=kind)) for kind in RecordKind]
+    left: list[int] = [await storage.durable.count(Query(kind=kind)) for kind in RecordKind]
     return sum(left) + len(await hot.broker.queues()) + len(await hot.live.active())

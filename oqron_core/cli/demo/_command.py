@@ -19,12 +19,13 @@ from oqron_core.cli.demo._cleanup import wipe
 from oqron_core.cli.demo._crew import Crew
 from oqron_core.cli.demo._equality import Ledger
 from oqron_core.cli.demo._facts import compare_stored, read_facts
-from oqron_core.cli.demo._items import LATER, Cast, Item, cast, later, read_items, sample
+from oqron_core.cli.demo._items import LATER, Cast, cast, later, read_items, sample
 from oqron_core.cli.demo._report import Report, document, show
 from oqron_core.cli.demo._roundtrip import round_trip
 from oqron_core.cli.demo._screen import Screen, open_screen
 from oqron_core.config import Mode, Settings
 from oqron_core.exceptions import ConflictError
+from oqron_core.models import JobStatus
 from oqron_core.planes.capabilities import Durability
 from oqron_core.storage import Storage, open_storage
 
@@ -32,6 +33,7 @@ from oqron_core.storage import Storage, open_storage
 __all__ = ["demo"]
 
 _LOOK_EVERY: Final = 0.1
+_OPEN: Final = (JobStatus.WAITING, JobStatus.DELAYED, JobStatus.ACTIVE)
 _MOST_WORKERS: Final = 64
 _ROUND_TRIP: Final = "round-trip"
 
@@ -50,9 +52,7 @@ _ROUND_TRIP: Final = "round-trip"
     show_default=True,
     help="How many; one of them dies.",
 )
-@click.option(
-    "--keep", is_flag=True, help="Leave what was made where it is, to be looked at."
-)
+@click.option("--keep", is_flag=True, help="Leave what was made where it is, to be looked at.")
 @common_options
 @json_option
 @click.pass_obj
@@ -66,7 +66,7 @@ def demo(
     a project of its own and cleans up; --keep leaves it, and takes --project.
     """
     if invocation.project is not None and not keep:
-        msg = "the demo cleans up its project, so it makes one of its own; add --keep to use --project"
+        msg = "the demo cleans up its project, so it makes its own; --keep takes --project"
         raise click.UsageError(msg)
     items = sample() if source is None else read_items(source)
     plan = _Plan(cast(items), workers, keep, as_json, None if source is None else str(source))
@@ -162,10 +162,7 @@ async def _until_done(
     while not work.done():
         counts = await _look(storage, plan)
         screen.update(counts)
-        open_jobs = (
-            queue[status] for queue in counts.values() for status in ("waiting", "delayed", "active")
-        )
-        if not any(open_jobs):
+        if not any(queue[status] for queue in counts.values() for status in _OPEN):
             return
         await asyncio.wait([work], timeout=_LOOK_EVERY)
 
@@ -187,9 +184,7 @@ async def _must_be_empty(storage: Storage, plan: Cast) -> None:
             raise ConflictError(msg)
 
 
-async def _compare(
-    settings: Settings, plugins: Plugins, ledger: Ledger, screen: Screen
-) -> int:
+async def _compare(settings: Settings, plugins: Plugins, ledger: Ledger, screen: Screen) -> int:
     """Lead every payload through every place, in a scope of its own; cleans it up."""
     own = attrs.evolve(
         settings, project=f"oqron-demo-{secrets.token_hex(4)}", environment=_ROUND_TRIP

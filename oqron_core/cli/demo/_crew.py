@@ -89,9 +89,7 @@ class Crew:
         for queue in self._cast.queues:
             specs = [_spec(item) for item in self._cast.items if item.queue == queue]
             await jobs.add_many(queue, specs, max_attempts=MAX_ATTEMPTS, backoff=_BACKOFF)
-        await jobs.add(
-            later.queue, later.payload, id=later.id, delay=_LATER, tags=list(later.tags)
-        )
+        await jobs.add(later.queue, later.payload, id=later.id, delay=_LATER, tags=list(later.tags))
 
     async def work(self) -> None:
         """Work until `stop`."""
@@ -138,16 +136,13 @@ class Crew:
     async def _attempt(self, name: str, claim: Claim) -> None:
         old = self.death.tokens.get(claim.lease.id)
         if old is not None and claim.lease.token > old and name != self.death.worker:
-            self._tell(
-                f"{name} took over {claim.lease.id}: token {claim.lease.token} "
-                f"after {old}, attempt {claim.attempt}"
-            )
+            self._tell(f"{name} took over {claim.lease.id}, attempt {claim.attempt}")
         try:
             output = await self._handle(claim)
         except (OSError, ValueError) as error:
             job = await self._storage.jobs.fail(claim, error)
             if job.dead_at is not None:
-                self._tell(f"{claim.lease.id} is a dead letter: {job.reason}: {job.error}")
+                self._tell(f"{claim.lease.id} is a dead letter: {job.reason}")
         else:
             await self._storage.jobs.complete(claim, output)
 
@@ -190,7 +185,7 @@ class Crew:
         # killed. That it reports once more, too late, is what a process does that
         # was only frozen.
         self.death.claims = claims
-        held = ", ".join(f"{claim.lease.id} (token {claim.lease.token})" for claim in claims)
+        held = ", ".join(claim.lease.id for claim in claims)
         self._tell(f"{name} died holding {held}")
         claim = claims[0]
         await self._until_taken_over(claim)
@@ -198,7 +193,7 @@ class Crew:
             await self._storage.jobs.complete(claim, {"ok": True, "late": True})
         except LeaseLostError as error:
             self.death.refused = str(error)
-            self._tell(f"{name} came back and reported: refused, {error}")
+            self._tell(f"{name} came back with {claim.lease.id}: refused, {error.reason}")
 
     async def _until_taken_over(self, claim: Claim) -> None:
         queue, job_id, token = claim.lease.queue, claim.lease.id, claim.lease.token

@@ -13,13 +13,12 @@ from oqron_core.cli.demo._equality import Ledger
 from oqron_core.cli.demo._items import Item
 from oqron_core.models import Job, Run
 from oqron_core.planes.values import Query
-from oqron_core.protocol.recorder import RUNS
 from oqron_core.storage import Storage
-from oqron_core.taxonomy import RecordKind
 
 
 __all__ = ["Facts", "Reading", "compare_stored", "read_facts", "readings"]
 
+_RUNS: Final = "runs"
 _PAGE: Final = 500
 
 
@@ -77,7 +76,7 @@ async def read_facts(
     queues = [*queues, later.queue]
     jobs = {queue: await storage.jobs.counts(queue) for queue in queues}
     dead = await storage.dead_letters.counts()
-    runs = await storage.durable.count(Query(namespace=RUNS), by="jobId")
+    runs = await storage.durable.count(Query(namespace=_RUNS), by="jobId")
     without = runs.pop("", 0)
     per_job = Counter(runs.values())
     total = sum(sum(counts.values()) for counts in jobs.values()) + sum(dead.values())
@@ -131,7 +130,7 @@ async def _took(storage: Storage) -> int:
     ends: dict[str, int] = {}
     for field, way in (("startedAt", "asc"), ("endedAt", "desc")):
         query = Query(
-            namespace=RUNS,
+            namespace=_RUNS,
             where=[("module", "=", "queue")],
             order_by=[(field, way)],
             limit=1,

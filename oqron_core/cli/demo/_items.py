@@ -173,11 +173,11 @@ def sample() -> list[Item]:
 
 def _email(number: int) -> Item:
     template = _TEMPLATES[number % len(_TEMPLATES)]
-    payload = {
+    payload: dict[str, Any] = {
         "to": _PEOPLE[number % len(_PEOPLE)],
         "template": template,
         "locale": ("en", "pl", "zh-Hant")[number % 3],
-        "params": {"order": 1000 + number, "total": round(number * 3.5, 2), "gift": number % 5 == 0},
+        "params": {"order": 1000 + number, "total": number * 3.5, "gift": number % 5 == 0},
         "attachments": [] if number % 4 else [{"name": f"receipt-{number}.pdf", "bytes": 48_213}],
         "reply_to": None,
     }
@@ -187,7 +187,7 @@ def _email(number: int) -> Item:
 def _report(number: int) -> Item:
     name = _REPORTS[number % len(_REPORTS)]
     poison = number == _POISONED
-    payload = {
+    payload: dict[str, Any] = {
         "report": name,
         "range": ["2024-01-01", f"2024-01-{number + 10:02d}"],
         "rows": "twelve thousand" if poison else number * 12_500,
@@ -199,11 +199,12 @@ def _report(number: int) -> Item:
 
 def _webhook(number: int) -> Item:
     event = _EVENTS[number % len(_EVENTS)]
-    payload = {
+    signature = hashlib.sha256(str(number).encode()).hexdigest()[:16]
+    payload: dict[str, Any] = {
         "event": event,
         "url": f"https://shop-{number % 6}.example.com/hooks",
         "body": {"id": 2**53 + number, "amount": number * 99.5, "lines": [number, [], {}]},
-        "headers": {"X-Signature": f"sha256={hashlib.sha256(str(number).encode()).hexdigest()[:16]}"},
+        "headers": {"X-Signature": f"sha256={signature}"},
         "retried": False,
     }
     return Item("webhooks", f"webhook-{number:02d}", payload, (event,))

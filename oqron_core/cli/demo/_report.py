@@ -7,13 +7,12 @@ from typing import Any, Final
 
 import attrs
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from oqron_core.cli._output import Column, console, make_table, plain, seconds_text, wire
+from oqron_core.cli._output import Column, make_table, plain, print_rich, seconds_text, wire
 from oqron_core.cli.demo._crew import Death
 from oqron_core.cli.demo._equality import PLACES, Ledger
 from oqron_core.cli.demo._facts import Facts, readings
@@ -157,42 +156,41 @@ def _death_document(report: Report) -> dict[str, Any] | None:
 
 def show(report: Report) -> None:
     """Print the report on standard output."""
-    screen = console()
     read_by = readings(report.table_prefix)
 
     def heading(text: str, *names: str) -> None:
-        screen.print()
-        screen.print(Rule(Text(text, style="bold"), align="left", style="dim"))
+        print_rich("")
+        print_rich(Rule(Text(text, style="bold"), align="left", style="dim"))
         for name in names:
-            screen.print(_indented(Text(f"read by {read_by[name].call}", style="dim")))
+            print_rich(_indented(Text(f"read by {read_by[name].call}", style="dim")))
             sql = read_by[name].sql
             if sql is not None:
-                screen.print(_indented(Text(sql, style="dim")))
+                print_rich(_indented(Text(sql, style="dim")))
 
-    _show_head(screen, report)
+    _show_head(report)
     heading("Jobs by status", "jobs")
-    screen.print(_indented(_jobs_table(report.facts)))
+    print_rich(_indented(_jobs_table(report.facts)))
     heading("Runs per job", "runs")
-    screen.print(_indented(_runs_table(report.facts)))
-    _show_story(screen, report, heading)
+    print_rich(_indented(_runs_table(report.facts)))
+    _show_story(report, heading)
     heading("The worker that died")
-    screen.print(_indented(_death_text(report)))
+    print_rich(_indented(_death_text(report)))
     heading("Dead letters", "deadLetters")
-    screen.print(_indented(_letters_table(report.facts)))
+    print_rich(_indented(_letters_table(report.facts)))
     heading("Throughput", "throughput")
-    screen.print(_indented(_rate_text(report)))
+    print_rich(_indented(_rate_text(report)))
     heading("Payloads that are equal where they are read back, types included")
-    _show_equality(screen, report)
+    _show_equality(report)
 
 
 def _indented(what: Any) -> Padding:
     return Padding(what, (0, 0, 0, 2))
 
 
-def _show_head(screen: Console, report: Report) -> None:
+def _show_head(report: Report) -> None:
     settings = report.settings
     what = "the built-in sample" if report.source is None else plain(report.source)
-    screen.print(
+    print_rich(
         Text.assemble(
             ("oqron demo", "bold"),
             f": {report.items} payloads of {what}, {report.workers} workers, "
@@ -200,7 +198,7 @@ def _show_head(screen: Console, report: Report) -> None:
         )
     )
     pair = f"hot plane {settings.hot}, durable plane {settings.durable}"
-    screen.print(Text(f"{pair}, project {plain(settings.project)}", style="dim"))
+    print_rich(Text(f"{pair}, project {plain(settings.project)}", style="dim"))
 
 
 def _jobs_table(facts: Facts) -> Table:
@@ -231,12 +229,15 @@ def _runs_table(facts: Facts) -> Table:
             rows.append((_count(jobs, "job"), f"with {number} {runs}", _why(number, facts)))
     if facts.runs_without_job:
         heartbeat = facts.heartbeat
-        name = "" if heartbeat is None else f"{heartbeat.module} {heartbeat.name}, {heartbeat.status}"
-        rows.append((_count(facts.runs_without_job, "run"), "with no job", name))
+        rows.append((_count(facts.runs_without_job, "run"), "with no job", _named(heartbeat)))
     columns = [Column("", right=True, style="bold"), Column(""), Column("", style="dim")]
     table = make_table(columns, rows)
     table.show_header = False
     return table
+
+
+def _named(run: Run | None) -> str:
+    return "" if run is None else f"{run.module} {run.name}, {run.status}"
 
 
 def _why(number: int, facts: Facts) -> str:
@@ -249,7 +250,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _show_story(screen: Console, report: Report, heading: Any) -> None:
+def _show_story(report: Report, heading: Any) -> None:
     story = report.facts.story
     if story is None:
         return
@@ -264,7 +265,7 @@ def _show_story(screen: Console, report: Report, heading: Any) -> None:
     table = make_table(columns, [])
     for cells in _story_rows(job, runs):
         table.add_row(*cells)
-    screen.print(_indented(table))
+    print_rich(_indented(table))
 
 
 def _story_rows(job: Job, runs: Sequence[Run]) -> Iterator[tuple[Text, ...]]:
@@ -293,7 +294,8 @@ def _death_text(report: Report) -> Text:
     if not death.claims:
         return Text("no worker died: the others were faster")
     lease = death.claims[0].lease
-    lines = [f"{death.worker} held {_count(len(death.claims), 'job')} and stopped renewing its leases."]
+    held = _count(len(death.claims), "job")
+    lines = [f"{death.worker} held {held} and stopped renewing its leases."]
     if job is not None:
         lines.append(
             f"{lease.id}: its token was {lease.token}; the job was last claimed by "
@@ -335,23 +337,23 @@ def _rate_text(report: Report) -> Text:
     )
 
 
-def _show_equality(screen: Console, report: Report) -> None:
+def _show_equality(report: Report) -> None:
     equal = report.ledger.equal()
     lost = report.ledger.different()
     same = [place for place in PLACES if equal[place] == report.items]
     if same:
         where = f"{', '.join(same[:-1])} and {same[-1]}" if len(same) > 1 else same[0]
         line = f"{_count(report.items, 'payload')} equal in {where}"
-        screen.print(_indented(Text(line, style="green")))
+        print_rich(_indented(Text(line, style="green")))
     for place in PLACES:
         if place not in same:
             line = f"{place}: {equal[place]} of {report.items} equal"
-            screen.print(_indented(Text(line, style="red")))
+            print_rich(_indented(Text(line, style="red")))
     for item in lost[:_SHOWN_LETTERS]:
         line = plain(f"{item['place']} of {item['id']}: {item['path']} differs")
-        screen.print(_indented(Text(line, style="red")))
+        print_rich(_indented(Text(line, style="red")))
     if report.left_behind:
         line = f"{report.left_behind} records could not be cleaned up"
-        screen.print(_indented(Text(line, style="red")))
+        print_rich(_indented(Text(line, style="red")))
     elif not report.kept:
-        screen.print(_indented(Text("everything that was made is deleted again", style="dim")))
+        print_rich(_indented(Text("everything that was made is deleted again", style="dim")))

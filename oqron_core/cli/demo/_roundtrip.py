@@ -70,9 +70,7 @@ async def _fail(storage: Storage, claim: Claim) -> None:
     await storage.jobs.fail(claim, "to see it again", retry_in=0.0)
 
 
-async def _compare_jobs(
-    storage: Storage, ledger: Ledger, keys: Sequence[str], place: str
-) -> None:
+async def _compare_jobs(storage: Storage, ledger: Ledger, keys: Sequence[str], place: str) -> None:
     for key, job in zip(
         keys, await asyncio.gather(*(storage.jobs.get(_QUEUE, key) for key in keys)), strict=True
     ):

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 import click
 
@@ -45,7 +45,7 @@ class Screen:
         """Seconds since the beginning."""
         return self._loop.time() - self._began
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -101,7 +101,7 @@ class LiveScreen(Screen):
         self._console = terminal
         self._live = Live(console=terminal, get_renderable=self._picture, transient=True)
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 

@@ -113,7 +113,7 @@ class Plugin:
         )
 
 
-def _synchronous(test: Callable[..., Any]) -> Callable[..., None]:
+def _synchronous(test: Callable[..., Any]) -> Any:
     # A plain function for pytest: no async plugin is needed, and none that is
     # installed sees a coroutine function to take over.
     @functools.wraps(test)
@@ -157,11 +157,12 @@ class Contract:
         super().__init_subclass__(**kwargs)
         ours = cls.__module__.startswith("oqron_core.testing.")
         for name, value in [*vars(cls).items()]:
-            if name.startswith("test_") and inspect.iscoroutinefunction(value):
-                test = _synchronous(value)
-                if ours:
-                    test.__oqron_contract__ = True  # type: ignore[attr-defined]
-                setattr(cls, name, test)
+            if not name.startswith("test_") or not inspect.isfunction(value):
+                continue
+            test: Any = _synchronous(value) if inspect.iscoroutinefunction(value) else value
+            if ours:
+                test.__oqron_contract__ = True
+            setattr(cls, name, test)
         _refuse_silent_overrides(cls)
         if ours:
             _refuse_clashes(cls)

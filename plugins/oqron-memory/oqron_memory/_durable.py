@@ -548,6 +548,8 @@ def _increment(fields: dict[str, Any], increment: Mapping[str, int]) -> bool:
     """Add to integers; False where one is none, or would leave 64 bits."""
     for name, by in increment.items():
         have = plain(fields.get(name, 0))
+        if type(have) is float and have.is_integer():
+            have = int(have)
         if type(have) is not int:
             return False
         total = have + by

@@ -239,8 +239,9 @@ class PostgresConnection:
     async def _checkout_in_time(self) -> _Connection:
         # The pool's own limit does not count what a frozen server makes a test take.
         limit = self.settings.pool_timeout + _GRACE
+        deadline = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit) as deadline:
+            async with deadline:
                 return await self._checkout()
         except TimeoutError as error:
             if not deadline.expired():
@@ -255,10 +256,11 @@ class PostgresConnection:
         # Whoever waits while the server refuses connections learns it at once, unless
         # others hold connections that will come back.
         failed: asyncio.Future[None] = self._loop.create_future()
-        getting = asyncio.ensure_future(self._pool.getconn())
+        getting: asyncio.Future[_Connection] = asyncio.ensure_future(self._pool.getconn())
         self._waiting.add(failed)
         try:
-            await asyncio.wait({getting, failed}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {getting, failed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if getting.done():
                 return getting.result()
             error = failed.exception()
@@ -289,9 +291,7 @@ class PostgresConnection:
             ClosedError: The storage is closed, or of another process or loop.
         """
         self._check_usable()
-        with translated(
-            pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout
-        ):
+        with translated(pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout):
             connection = await self._checkout_in_time()
             try:
                 yield connection
@@ -311,8 +311,9 @@ class PostgresConnection:
         if limit is None:
             yield
             return
+        deadline = asyncio.timeout(limit + _GRACE)
         try:
-            async with asyncio.timeout(limit + _GRACE) as deadline:
+            async with deadline:
                 yield
         except TimeoutError as error:
             if not deadline.expired():

@@ -11,7 +11,7 @@ from oqron_core.planes import Health
 from oqron_postgres._connection import PostgresConnection, raw_connection, where
 from oqron_postgres._errors import translated
 from oqron_postgres._sqltext import Names
-from oqron_postgres.schema import _rows, read_status, schema_status
+from oqron_postgres.schema import fetch_rows, read_status, schema_status
 from oqron_postgres.settings import PostgresSettings
 
 
@@ -56,11 +56,15 @@ async def health(pool: PostgresConnection) -> Health:
     started = time.perf_counter()
     try:
         async with pool.acquire() as connection:
-            (row,) = await _rows(connection, _FACTS)
+            (row,) = await fetch_rows(connection, _FACTS)
             elapsed = (time.perf_counter() - started) * 1000
             status = await read_status(connection, pool.names)
     except OqronError as error:
-        return Health(False, (f"{error}; see that the server runs and is reached",), details)
+        return Health(
+            ok=False,
+            reasons=(f"{error}; see that the server runs and is reached",),
+            details=details,
+        )
     ok, reasons = _verdict(row, pool.settings)
     problem = status.problem()
     if problem is not None:
@@ -86,7 +90,7 @@ async def server(settings: PostgresSettings) -> tuple[bool, str]:
     at = f"{place['host']}:{place['port']}/{place['database']}"
     async with raw_connection(settings) as connection:
         with translated():
-            (row,) = await _rows(connection, _FACTS)
+            (row,) = await fetch_rows(connection, _FACTS)
     ok, reasons = _verdict(row, settings)
     said = "; ".join(reasons) if reasons else "answers and takes writes"
     return ok and not reasons, f"PostgreSQL {row[0]} at {at}: {said}"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
 from oqron_core.exceptions import CapabilityError
@@ -32,7 +33,7 @@ def _same(data: bytes) -> bytes:
 def psycopg_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Hand documents over as they are: they are encoded already."""
     return {
-        name: Jsonb(value, dumps=_same) if type(value) is bytes else value  # type: ignore[arg-type]  # psycopg takes bytes too
+        name: Jsonb(value, dumps=_same) if type(value) is bytes else value
         for name, value in params.items()
     }
 
@@ -40,8 +41,7 @@ def psycopg_params(params: Mapping[str, Any]) -> dict[str, Any]:
 def text_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """For drivers that we know nothing of, a document is a text."""
     return {
-        name: value.decode() if type(value) is bytes else value
-        for name, value in params.items()
+        name: value.decode() if type(value) is bytes else value for name, value in params.items()
     }
 
 
@@ -69,9 +69,9 @@ class PsycopgLink:
         self, statement: Statement, params: Mapping[str, Any]
     ) -> psycopg.AsyncCursor[Any]:
         """Run a statement; in a pipeline its rows are there after the next fetch."""
-        cursor = self._connection.cursor(row_factory=psycopg.rows.tuple_row)
+        cursor = self._connection.cursor(row_factory=tuple_row)
         await cursor.execute(
-            statement.raw,  # type: ignore[arg-type]  # composed by us, nothing of a caller is in it
+            statement.raw,
             psycopg_params(params),
             prepare=None if statement.prepare else False,
         )
@@ -101,12 +101,12 @@ class SyncPsycopgLink:
 
     async def execute(self, statement: Statement) -> None:
         """Run a statement that gives no rows."""
-        await asyncio.to_thread(self._connection.execute, statement.raw)  # type: ignore[arg-type]  # composed by us
+        await asyncio.to_thread(self._connection.execute, statement.raw)
 
     def _fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
-        cursor = self._connection.cursor(row_factory=psycopg.rows.tuple_row)
+        cursor = self._connection.cursor(row_factory=tuple_row)
         cursor.execute(
-            statement.raw,  # type: ignore[arg-type]  # composed by us, nothing of a caller is in it
+            statement.raw,
             psycopg_params(params),
             prepare=None if statement.prepare else False,
         )

@@ -184,10 +184,10 @@ class _Rank:
     """One column of an order: never null, so that it can be compared."""
 
     expression: Column
-    descending: bool
     value: str
     """The name of the parameter that holds the cursor's value."""
     type_: Any
+    descending: bool = False
 
 
 class Composer:
@@ -272,7 +272,7 @@ class Composer:
         ]
         if shape.namespace is not None:
             found.append(table.c.namespace == _bound("namespace", Text))
-        elif shape.kind in NAMESPACES:
+        elif shape.kind is not None and shape.kind in NAMESPACES:
             first, end = NAMESPACES[shape.kind]
             if end is None:
                 found.append(table.c.namespace == _quoted(first))
@@ -303,30 +303,32 @@ class Composer:
             down = direction == "desc"
             bind = f"k{position}"
             if position == 0 and shape.segment == "with":
-                ranks.append(_Rank(self._number(shape, name), down, f"{bind}_number", Numeric))
+                ranks.append(
+                    _Rank(self._number(shape, name), f"{bind}_number", Numeric, descending=down)
+                )
             elif position == 0 and shape.segment == "without":
                 continue
             else:
-                ranks += self._ranks_of(shape, name, bind, down)
+                ranks += self._ranks_of(shape, name, bind, down=down)
         table = self._tables[shape.table]
         if shape.namespace is None and shape.kind is not RecordKind.RUN:
-            ranks.append(_Rank(table.c.namespace, False, "k_namespace", Text))
-        ranks.append(_Rank(table.c.id, False, "k_id", Text))
+            ranks.append(_Rank(table.c.namespace, "k_namespace", Text))
+        ranks.append(_Rank(table.c.id, "k_id", Text))
         return ranks
 
-    def _ranks_of(self, shape: Shape, name: str, bind: str, down: bool) -> list[_Rank]:
+    def _ranks_of(self, shape: Shape, name: str, bind: str, *, down: bool) -> list[_Rank]:
         if name in _TEXTS:
             target = self._tables[shape.table].c[name]
-            return [_Rank(target, down, f"{bind}_text", Text)]
+            return [_Rank(target, f"{bind}_text", Text, descending=down)]
         if name == "inserted_at":
             target = self._tables[shape.table].c[name]
-            return [_Rank(target, down, f"{bind}_number", Numeric)]
+            return [_Rank(target, f"{bind}_number", Numeric, descending=down)]
         if name == "expires_at":
             target = self._tables[shape.table].c[name]
-            last = case((target.is_(None), _int(1)), else_=_int(0))
+            is_last = case((target.is_(None), _int(1)), else_=_int(0))
             return [
-                _Rank(last, False, f"{bind}_last", Integer),
-                _Rank(func.coalesce(target, _int(0)), down, f"{bind}_number", Numeric),
+                _Rank(is_last, f"{bind}_last", Integer),
+                _Rank(func.coalesce(target, _int(0)), f"{bind}_number", Numeric, descending=down),
             ]
         kind = func.jsonb_typeof(self._field(shape, name))
         text = self._text(shape, name)
@@ -342,9 +344,9 @@ class Composer:
         number = case((kind == _quoted("number"), cast(text, Numeric)), else_=_int(0))
         string = case((kind == _quoted("string"), text), else_=literal_column("''", Text))
         return [
-            _Rank(class_, down, f"{bind}_class", Integer),
-            _Rank(number, down, f"{bind}_number", Numeric),
-            _Rank(string.collate("C"), down, f"{bind}_text", Text),
+            _Rank(class_, f"{bind}_class", Integer, descending=down),
+            _Rank(number, f"{bind}_number", Numeric, descending=down),
+            _Rank(string.collate("C"), f"{bind}_text", Text, descending=down),
         ]
 
     def _after(self, ranks: Sequence[_Rank]) -> Column:
@@ -398,8 +400,7 @@ class Composer:
         if shape.after:
             statement = statement.where(self._after(ranks))
         order = [
-            part.expression.desc() if part.descending else part.expression.asc()
-            for part in ranks
+            part.expression.desc() if part.descending else part.expression.asc() for part in ranks
         ]
         return Statement.of(statement.order_by(*order).limit(_bound("limit", BigInteger)))
 
@@ -492,9 +493,7 @@ def cursor_after(query: Query, row: Sequence[Any], decode: Any) -> str:
     return encode_cursor(query, values, row[0], row[1])
 
 
-def _condition_values(
-    bind: str, name: str, operator: str, kind: str, value: Any
-) -> dict[str, Any]:
+def _condition_values(bind: str, name: str, operator: str, kind: str, value: Any) -> dict[str, Any]:
     if name in _TEXTS:
         if operator == "in":
             return {bind: _document([item for item in value if type(item) is str])}

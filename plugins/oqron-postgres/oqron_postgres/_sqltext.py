@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Dialect, TextClause, text
 from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.sql.expression import ClauseElement
 
@@ -59,16 +59,16 @@ class Statement:
     """
 
     clause: ClauseElement
-    raw: str
+    raw: bytes
     prepare: bool
     names: frozenset[str]
 
     @classmethod
     def of(cls, clause: ClauseElement, *, prepare: bool = False) -> Statement:
         """Compile *clause*."""
-        compiled = clause.compile(dialect=psycopg_dialect(), compile_kwargs=_COMPILE)
-        raw = str(compiled)
-        return cls(clause, raw, prepare, frozenset(compiled.params))
+        compiled = clause.compile(dialect=_DIALECT, compile_kwargs=_COMPILE)
+        raw = str(compiled).encode()
+        return cls(clause, raw, prepare, frozenset(compiled.params or ()))
 
     @classmethod
     def file(
@@ -87,6 +87,7 @@ class Statement:
         return cls.of(clause, prepare=prepare)
 
 
+_DIALECT: Final[Dialect] = psycopg_dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy's own
 _COMPILE: Final[dict[str, Any]] = {"render_postcompile": True}
 
 

@@ -43,9 +43,7 @@ class StatementBook:
         self.insert: Final[Callable[[Table], Statement]] = functools.cache(self._insert)
         self.put: Final[Callable[[Table], Statement]] = functools.cache(self._put)
         self.patch: Final[Callable[[Table, Returning], Statement]] = functools.cache(self._patch)
-        self.delete: Final[Callable[[Table, Returning], Statement]] = functools.cache(
-            self._delete
-        )
+        self.delete: Final[Callable[[Table, Returning], Statement]] = functools.cache(self._delete)
         self.get: Final[Callable[[Table, Returning], Statement]] = functools.cache(self._get)
         self.now: Final = Statement.file("now.sql", prepare=True)
 

@@ -311,7 +311,7 @@ class Batch:
         record = Record.lazy(
             write.namespace, write.id, self._kept(item), inserted_at, write.expires_at
         )
-        return WriteResult(True, record)
+        return WriteResult(applied=True, record=record)
 
     def _absorb_insert(self, items: list[Item], rows: Rows) -> list[Item]:
         ms, names = rows[0]
@@ -324,24 +324,24 @@ class Batch:
             if (item.write.namespace, item.write.id) in applied:
                 self.results[item.index] = self._written(item, ms)
             else:
-                self.results[item.index] = WriteResult(False)
+                self.results[item.index] = WriteResult(applied=False)
                 self.blocked.append(item)
         return []
 
     def _absorb_put(self, items: list[Item], rows: Rows) -> list[Item]:
         ms, older = rows[0]
-        ages = {}
+        ages: dict[tuple[str, str], int] = {}
         if older is not None:
             ages = {(namespace, id_): at for namespace, id_, at in orjson.loads(older)}
         for item in items:
-            at = ages.get((item.write.namespace, item.write.id), ms)
+            at = ages.get((item.write.namespace, item.write.id), cast("int", ms))
             self.results[item.index] = self._written(item, at)
         return []
 
     def _absorb_patch(self, items: list[Item], rows: Rows) -> list[Item]:
         results = self.results
         for item in items:
-            results[item.index] = WriteResult(False)
+            results[item.index] = WriteResult(applied=False)
         for position, applied, inserted_at, expires_at, text in rows:
             item = items[position]
             write = item.write
@@ -353,17 +353,17 @@ class Batch:
         results = self.results
         moved = []
         for item in items:
-            results[item.index] = WriteResult(False)
+            results[item.index] = WriteResult(applied=False)
         for position, matched, gone, inserted_at, expires_at, text in rows:
             item = items[position]
             if gone:
-                results[item.index] = WriteResult(True)
+                results[item.index] = WriteResult(applied=True)
             elif matched:
                 moved.append(item)
             else:
                 write = item.write
                 record = record_of(write.namespace, write.id, text, inserted_at, expires_at)
-                results[item.index] = WriteResult(False, record)
+                results[item.index] = WriteResult(applied=False, record=record)
         return moved
 
     def check_all_applied(self) -> None:
@@ -387,8 +387,7 @@ class Batch:
         """Make statements that read what stands in the way of *items*."""
         steps = []
         returning = Returning.of(self.returning)
-        key = operator_table
-        for table, group in groupby(sorted(items, key=key), key=key):
+        for table, group in groupby(sorted(items, key=_by_table), key=_table):
             part = list(group)
             params: dict[str, Any] = {
                 "project": self.scope.project,
@@ -408,7 +407,7 @@ class Batch:
             item = left.pop(position)
             write = item.write
             record = record_of(write.namespace, write.id, text, inserted_at, expires_at)
-            self.results[item.index] = WriteResult(False, record)
+            self.results[item.index] = WriteResult(applied=False, record=record)
         return list(left.values())
 
     def finish(self) -> list[WriteResult]:
@@ -416,9 +415,12 @@ class Batch:
         return cast("list[WriteResult]", self.results)
 
 
-def operator_table(item: Item) -> str:
-    """Sort by table."""
-    return item.table.value
+def _by_table(item: Item) -> int:
+    return _TABLE_ORDER[item.table]
+
+
+def _table(item: Item) -> Table:
+    return item.table
 
 
 def _addresses(items: Sequence[Item]) -> bytes:
@@ -461,8 +463,7 @@ def lock_steps(batch: Batch, items: Sequence[Item]) -> list[tuple[Statement, dic
     locks in order, but two batches may have them the other way round.
     """
     addresses = {
-        (_TABLE_ORDER[item.table], item.write.namespace, item.write.id): item
-        for item in items
+        (_TABLE_ORDER[item.table], item.write.namespace, item.write.id): item for item in items
     }
     ordered = [addresses[key] for key in sorted(addresses)]
     return [

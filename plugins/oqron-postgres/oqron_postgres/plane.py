@@ -112,15 +112,16 @@ class _Statements(DurablePlane):
         _, table = place_of(namespace)
         statement = self._core.connection.book.get(table, Returning.ALL)
         for start in range(0, len(ids), _PRUNE_STEP):
+            some = ids[start : start + _PRUNE_STEP]
             part = [
                 {"o": start + position, "n": namespace, "i": id_}
-                for position, id_ in enumerate(ids[start : start + _PRUNE_STEP])
+                for position, id_ in enumerate(some)
             ]
             params = {**self._params(), "doc": dumps(part)}
             rows = await self._fetch(statement, params, idempotent=True)
             for position, inserted_at, expires_at, text in rows:
                 found[position] = record_of(
-                    namespace, ids[position], text, inserted_at, expires_at
+                    namespace, ids[int(position)], text, inserted_at, expires_at
                 )
         return found
 
@@ -165,7 +166,7 @@ class _Statements(DurablePlane):
         rows = await self._fetch(statement, used, idempotent=True)
         if by is None:
             return rows[0][0]
-        return {part: number for part, number in rows}
+        return {str(part): number for part, number in rows}
 
     async def prune(self, query: Query, *, limit: int = 1000) -> int:
         """Delete up to *limit* records that match; see `DurablePlane.prune`."""
@@ -208,8 +209,7 @@ class _Statements(DurablePlane):
     def _check_atomic(self, writes: Sequence[Write]) -> None:
         if len(writes) > MAX_ATOMIC_BATCH:
             reason = (
-                f"has {len(writes)} writes; an atomic batch may have {MAX_ATOMIC_BATCH}, "
-                "split it"
+                f"has {len(writes)} writes; an atomic batch may have {MAX_ATOMIC_BATCH}, split it"
             )
             raise InvalidValueError("writes", reason)
 
@@ -346,8 +346,7 @@ async def _write_atomic(link: PooledLink, batch: Batch) -> None:
 def _is_mixed(items: Sequence[Item]) -> bool:
     first = items[0]
     return any(
-        item.table is not first.table or type(item.write) is not type(first.write)
-        for item in items
+        item.table is not first.table or type(item.write) is not type(first.write) for item in items
     )
 
 
@@ -444,9 +443,9 @@ class BoundPostgresPlane(_Statements):
         try:
             await self.now()
         except OqronError as error:
-            return Health(False, (str(error),))
+            return Health(ok=False, reasons=(str(error),))
         elapsed = (time.perf_counter() - started) * 1000
-        return Health(True, (), {"roundTripMs": round(elapsed, 2)})
+        return Health(ok=True, details={"roundTripMs": round(elapsed, 2)})
 
 
 def _capabilities(connection: PostgresConnection, context: PlaneContext) -> Capabilities:

@@ -14,11 +14,15 @@ from importlib import resources
 from typing import Any, Final
 
 import attrs
+import orjson
 import psycopg
+
+from psycopg.rows import tuple_row
 
 from oqron_core.exceptions import SchemaError
 from oqron_postgres._connection import PostgresConnection, raw_connection
-from oqron_postgres._sqltext import Names, quote_identifier, quote_literal
+from oqron_postgres._links import PsycopgLink
+from oqron_postgres._sqltext import Names, Statement, quote_identifier, quote_literal
 from oqron_postgres.settings import PostgresSettings
 
 
@@ -107,7 +111,7 @@ class SchemaStatus:
         settled = self.v1 is not V1State.PENDING
         return self.state is SchemaState.CURRENT and settled
 
-    def problem(self) -> str | None:  # noqa: PLR0911 - a table
+    def problem(self) -> str | None:
         """Say what is wrong and what mends it, or None."""
         tables = f"the tables {self.schema}.{self.table_prefix}_*"
         if self.v1 is V1State.PENDING:
@@ -163,30 +167,28 @@ WHERE n.nspname = %s AND c.relname = ANY (%s::text[]) AND c.relkind IN ('r', 'p'
 """
 
 
-async def _rows(
+async def fetch_rows(
     connection: psycopg.AsyncConnection[Any], sql: str, params: Any = None
 ) -> list[tuple[Any, ...]]:
-    cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
-    await cursor.execute(sql, params, prepare=False)  # type: ignore[arg-type]  # composed of files and quoted names
+    """Run one of our own statements."""
+    cursor = connection.cursor(row_factory=tuple_row)
+    await cursor.execute(sql.encode(), params, prepare=False)
     return await cursor.fetchall()
 
 
-async def _facts(connection: psycopg.AsyncConnection[Any], names: Names) -> dict[str, Any]:
-    rows = await _rows(
-        connection,
-        f"SELECT key, value FROM {names.table('meta')}",  # noqa: S608 - a quoted name
-    )
-    return dict(rows)
+async def read_facts(connection: psycopg.AsyncConnection[Any], names: Names) -> dict[str, Any]:
+    """Read what is noted beside the tables."""
+    statement = Statement.file("facts.sql", meta=names.table("meta"))
+    rows = await PsycopgLink(connection).fetch(statement, {})
+    return {key: orjson.loads(text) for key, text in rows}
 
 
-async def read_status(
-    connection: psycopg.AsyncConnection[Any], names: Names
-) -> SchemaStatus:
+async def read_status(connection: psycopg.AsyncConnection[Any], names: Names) -> SchemaStatus:
     """Look how the schema stands."""
     wanted = [names.plain(name) for name in ("meta", "records", "jobs", "runs", "kv")]
-    rows = await _rows(connection, _LOOK, (names.schema, wanted))
+    rows = await fetch_rows(connection, _LOOK, (names.schema, wanted))
     there = {row[0] for row in rows}
-    facts = await _facts(connection, names) if names.plain("meta") in there else {}
+    facts = await read_facts(connection, names) if names.plain("meta") in there else {}
     installed = facts.get("schema", {}).get("version")
     return SchemaStatus(
         state=_state(installed, {names.plain(name) for name in _OURS} & there),
@@ -221,10 +223,8 @@ async def _v1_state(
         return V1State(settled)
     if names.plain("kv") not in there:
         return V1State.ABSENT
-    rows = await _rows(
-        connection,
-        f"SELECT EXISTS (SELECT FROM {names.table('kv')})",  # noqa: S608 - a quoted name
-    )
+    statement = Statement.file("v1_any.sql", kv=names.table("kv"))
+    rows = await PsycopgLink(connection).fetch(statement, {})
     return V1State.PENDING if rows[0][0] else V1State.ABSENT
 
 
@@ -263,10 +263,11 @@ def schema_sql(settings: PostgresSettings, *, since: int = 0) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-async def _lock(connection: psycopg.AsyncConnection[Any], names: Names) -> None:
+async def take_lock(connection: psycopg.AsyncConnection[Any], names: Names) -> None:
+    """Be the only one that changes the tables, until the transaction ends."""
     # Of the transaction, not of the session: a pooler may give the next one to
     # another connection.
-    await _rows(
+    await fetch_rows(
         connection,
         "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
         (f"oqron schema {quote_identifier(names.schema)}.{quote_identifier(names.prefix)}",),
@@ -279,7 +280,7 @@ async def apply_on(connection: psycopg.AsyncConnection[Any], names: Names) -> Ap
     # sees what the holder before us has committed, whatever the role's default is.
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
     try:
-        await _lock(connection, names)
+        await take_lock(connection, names)
         applied = await _apply_locked(connection, names)
     except BaseException:
         if not connection.closed:
@@ -305,7 +306,7 @@ async def _apply_locked(connection: psycopg.AsyncConnection[Any], names: Names) 
 
 
 async def _make_schema(connection: psycopg.AsyncConnection[Any], names: Names) -> None:
-    rows = await _rows(
+    rows = await fetch_rows(
         connection,
         "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s",
         (names.schema,),
@@ -317,7 +318,7 @@ async def _make_schema(connection: psycopg.AsyncConnection[Any], names: Names) -
 
 async def _script(connection: psycopg.AsyncConnection[Any], sql: str) -> None:
     # Without parameters several statements may go at once.
-    await connection.execute(sql, prepare=False)  # type: ignore[call-overload]  # composed of files and quoted names
+    await connection.execute(sql.encode(), prepare=False)
 
 
 async def apply_schema(settings: PostgresSettings) -> Applied:
@@ -355,7 +356,7 @@ async def ensure_schema(pool: PostgresConnection) -> None:
     """
     settings, names = pool.settings, pool.names
     async with pool.acquire() as connection:
-        ((encoding, version, isolation),) = await _rows(connection, _SERVER)
+        ((encoding, version, isolation),) = await fetch_rows(connection, _SERVER)
         if version < _OLDEST:
             msg = f"PostgreSQL 14 or later is needed, the server is {version // 10_000}"
             raise SchemaError(msg)
@@ -421,19 +422,19 @@ def roles_sql(
         "migrator_text": quote_literal(migrator),
     }
     parts = [Template(read_sql("roles.sql")).substitute(filling)]
-    for suffix in _OURS:
-        parts.append(
-            Template(read_sql("roles_table.sql")).substitute(
-                filling,
-                table=names.table(suffix),
-                table_text=quote_literal(names.plain(suffix)),
-                all_policy=quote_identifier("oqron_all"),
-                scope_policy=quote_identifier(_policy(reader)),
-                scope_policy_text=quote_literal(_policy(reader)),
-                project=quote_literal(project),
-                environment=quote_literal(environment),
-            )
+    parts += [
+        Template(read_sql("roles_table.sql")).substitute(
+            filling,
+            table=names.table(suffix),
+            table_text=quote_literal(names.plain(suffix)),
+            all_policy=quote_identifier("oqron_all"),
+            scope_policy=quote_identifier(_policy(reader)),
+            scope_policy_text=quote_literal(_policy(reader)),
+            project=quote_literal(project),
+            environment=quote_literal(environment),
         )
+        for suffix in _OURS
+    ]
     return "\n".join(parts)
 
 

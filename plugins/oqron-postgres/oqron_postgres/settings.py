@@ -42,7 +42,7 @@ def _identifier(limit: int) -> Any:
     return check
 
 
-def _url(_: Any, attribute: Any, value: object) -> None:
+def _url(_: Any, attribute: Any, value: Any) -> None:
     # Never the value: it may hold a password.
     if type(value) is not str or not value.startswith(_SCHEMES):
         reason = "must be a URL such as postgresql://user@host:5432/database"
@@ -50,10 +50,9 @@ def _url(_: Any, attribute: Any, value: object) -> None:
 
 
 def _seconds(_: Any, attribute: Any, value: object) -> None:
-    kind = type(value)
-    if kind is not float and kind is not int:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise InvalidValueError(attribute.name, f"must be seconds, not {value!r}")
-    if not math.isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]  # a number, as just tested
+    if not math.isfinite(value) or value <= 0:
         raise InvalidValueError(attribute.name, f"must be over 0 seconds, not {value!r}")
 
 

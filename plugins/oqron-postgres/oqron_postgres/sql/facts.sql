@@ -1,0 +1,1 @@
+SELECT m.key, m.value::text FROM ${meta} AS m
