@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 __all__ = ["Clock", "SystemClock"]
 
 
+@runtime_checkable
 class Clock(Protocol):
     """A clock that never runs backward."""
 

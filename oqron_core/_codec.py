@@ -115,7 +115,7 @@ def _is_portable(value: Any, depth: int) -> bool:  # noqa: C901, PLR0911, PLR091
             return False
         children = value
     elif kind is int:
-        return INT_MIN <= value <= INT_MAX
+        return bool(INT_MIN <= value <= INT_MAX)
     elif kind is float:
         return math.isfinite(value)
     else:
@@ -176,8 +176,7 @@ def _complain_object(value: dict[Any, Any], path: str, depth: int) -> None:
         if type(key) is not str:
             reason = f"has the key {shown(key)}; keys must be str, not {type(key).__name__}"
             raise InvalidValueError(path, reason)
-        shown = key if key.isidentifier() else repr(key)
-        here = f"{path}.{shown}" if key.isidentifier() else f"{path}[{shown}]"
+        here = f"{path}.{key}" if key.isidentifier() else f"{path}[{key!r}]"
         _complain_text(key, f"key of {here}")
         _complain(child, here, depth + 1)
 
@@ -286,7 +285,8 @@ def encode_fields(
     Raises:
         InvalidValueError: Not a mapping, outside the domain, or over the limit.
     """
-    if not isinstance(value, Mapping):
+    given: object = value
+    if not isinstance(given, Mapping):
         reason = f"must be an object (dict), not {type(value).__name__}"
         raise InvalidValueError(path, reason)
     fields: dict[str, Any] = {}
@@ -309,7 +309,7 @@ def encode_fields(
                 encode(field, f"{path}.{name}", max_bytes=max_bytes)
             if field.data[0] not in _CONTAINERS:
                 # Backends need not know two forms of one scalar.
-                field = _loads(field.data)  # noqa: PLW2901 - decoded in place
+                field = _plain(field)  # noqa: PLW2901 - decoded in place
         elif kind is float:
             if not math.isfinite(field):
                 _complain(field, f"{path}.{name}", 1)
@@ -317,6 +317,11 @@ def encode_fields(
             field = encode(field, f"{path}.{name}", max_bytes=max_bytes)  # noqa: PLW2901 - encoded in place
         fields[name] = field
     return fields
+
+
+def _plain(value: Json) -> Any:
+    found = _loads(value.data)
+    return Json(_dumps(found)) if isinstance(found, (list, dict)) else found
 
 
 # The same few names stand in every record; each is looked at once.

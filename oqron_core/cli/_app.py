@@ -33,8 +33,22 @@ PIPE_CLOSED: Final = 141
 """Whoever read the output closed it; 128 and the number of the signal."""
 
 
+class _PipeClosedError(Exception):
+    """Whoever read the output closed it."""
+
+
 class _Commands(click.Group):
     """A group that turns every error into one line and an exit status."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _telling_of_pipes():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _telling_of_pipes():
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         extra["standalone_mode"] = False
@@ -43,10 +57,18 @@ class _Commands(click.Group):
         with _logging_to_stderr(invocation):
             try:
                 status = super().main(*args, **extra)
-                sys.stdout.flush()
             except BaseException as error:  # noqa: BLE001 - every way to end has its status
                 status = _end(error, debug=invocation.debug)
         sys.exit(status if isinstance(status, int) else DONE)
+
+
+@contextlib.contextmanager
+def _telling_of_pipes() -> Iterator[None]:
+    # click would make an exit of it that cannot be told from any other.
+    try:
+        yield
+    except BrokenPipeError:
+        raise _PipeClosedError from None
 
 
 def _set_up_streams() -> None:
@@ -91,11 +113,11 @@ def _end(error: BaseException, *, debug: bool) -> int:
         error = error.exceptions[0]
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else TROUBLE
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, (_PipeClosedError, BrokenPipeError)):
         _drop_output()
         return PIPE_CLOSED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else TROUBLE
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         note("interrupted")
         return INTERRUPTED

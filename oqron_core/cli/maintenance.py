@@ -47,24 +47,31 @@ def prune(invocation: Invocation, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _preview(invocation: Invocation, *, as_json: bool) -> None:
-    async def read() -> dict[str, int]:
+    async def read() -> dict[str, tuple[int, int]]:
         async with opened(invocation) as storage:
             return await _expired(storage)
 
     found = run_async(read())
-    total = sum(found.values())
+    records = sum(count for count, _ in found.values())
+    size = sum(bytes_ for _, bytes_ in found.values())
     if as_json:
-        print_json({"dryRun": True, "kinds": found, "total": total})
+        kinds = {kind: {"records": n, "bytes": size_} for kind, (n, size_) in found.items()}
+        print_json({"dryRun": True, "kinds": kinds, "records": records, "bytes": size})
         return
-    columns = [Column("kind", style="cyan"), Column("would go", right=True)]
-    print_table(columns, [*found.items(), ("all", total)])
+    columns = [
+        Column("kind", style="cyan"),
+        Column("would go", right=True),
+        Column("bytes", right=True),
+    ]
+    rows = [(kind, *both) for kind, both in found.items()]
+    print_table(columns, [*rows, ("all", records, size)])
 
 
-async def _expired(storage: Storage) -> dict[str, int]:
-    now = await storage.durable.now()
-    where = [("expires_at", "<=", now)]
+async def _expired(storage: Storage) -> dict[str, tuple[int, int]]:
+    """Count by kind what pruning would delete now, and its bytes."""
+    where = [("expires_at", "<=", await storage.durable.now())]
     return {
-        kind.value: await storage.durable.count(Query(kind=kind, where=where))
+        kind.value: await storage.durable.prunable(Query(kind=kind, where=where))
         for kind in RecordKind
     }
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import attrs
-import cattrs
-
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 
 __all__ = ["LOCAL", "camel", "structure", "unstructure", "wire_names"]
@@ -18,9 +15,7 @@ T = TypeVar("T")
 LOCAL: Final = "oqron_local"
 """Metadata key of an attribute that is not on the wire."""
 
-_converter: Final = cattrs.Converter(detailed_validation=False, omit_if_default=False)
-_structure_fns: dict[type, Callable[[Any, Any], Any]] = {}
-_unstructure_fns: dict[type, Callable[[Any], dict[str, Any]]] = {}
+_functions: dict[type, tuple[Callable[[Any, Any], Any], Callable[[Any], dict[str, Any]]]] = {}
 
 
 def camel(name: str) -> str:
@@ -44,6 +39,8 @@ def _as_is(value: Any, _: Any) -> Any:
 
 
 def _overrides(cls: type) -> dict[str, Any]:
+    from cattrs.gen import override  # noqa: PLC0415 - as in _make
+
     made = {}
     for field in attrs.fields(cls):
         if LOCAL in field.metadata:
@@ -55,27 +52,37 @@ def _overrides(cls: type) -> dict[str, Any]:
     return made
 
 
+def _make(cls: type) -> tuple[Callable[[Any, Any], Any], Callable[[Any], dict[str, Any]]]:
+    # Imported here: a program that only asks the taxonomy need not wait for it.
+    import cattrs  # noqa: PLC0415
+
+    from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn  # noqa: PLC0415
+
+    converter = cattrs.Converter(detailed_validation=False)
+    overrides = _overrides(cls)
+    structure_fn: Callable[[Any, Any], Any] = make_dict_structure_fn(
+        cls, converter, _cattrs_detailed_validation=False, **overrides
+    )
+    return structure_fn, make_dict_unstructure_fn(cls, converter, **overrides)
+
+
 def structure(cls: type[T], value: Mapping[str, Any]) -> T:
     """
     Build a model from its wire form. Unknown fields are left aside.
 
     The result shares lists and objects with *value*.
     """
-    function = _structure_fns.get(cls)
-    if function is None:
-        function = make_dict_structure_fn(
-            cls, _converter, _cattrs_detailed_validation=False, **_overrides(cls)
-        )
-        _structure_fns[cls] = function
-    result: T = function(value, cls)
+    functions = _functions.get(cls)
+    if functions is None:
+        functions = _functions[cls] = _make(cls)
+    result: T = functions[0](value, cls)
     return result
 
 
 def unstructure(model: Any) -> dict[str, Any]:
     """Give the wire form of a model, sharing its lists and objects."""
     cls = type(model)
-    function = _unstructure_fns.get(cls)
-    if function is None:
-        function = make_dict_unstructure_fn(cls, _converter, **_overrides(cls))
-        _unstructure_fns[cls] = function
-    return function(model)
+    functions = _functions.get(cls)
+    if functions is None:
+        functions = _functions[cls] = _make(cls)
+    return functions[1](model)

@@ -128,6 +128,31 @@ class DurablePlane(ABC):
             How many were deleted.
         """
 
+    async def prunable(self, query: Query) -> tuple[int, int]:
+        """
+        Say what `prune` with this query would delete now, and delete nothing.
+
+        Does not load values, and does not make writers wait.
+
+        Args:
+            query: Which records, expired ones included; its limit, order and
+                cursor are left aside.
+
+        Returns:
+            How many records, and how many bytes they take as they are stored;
+            what a backend counts as bytes is its own, so compare within one.
+
+        Raises:
+            CapabilityError: The backend cannot tell.
+            UnavailableError: No answer.
+        """
+        del query
+        msg = (
+            f"backend {self.capabilities.backend!r} cannot say what a prune would "
+            "delete; use a version of it that has `prunable`"
+        )
+        raise CapabilityError(msg)
+
     @abstractmethod
     async def now(self) -> int:
         """

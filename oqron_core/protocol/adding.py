@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ from oqron_core.protocol.transitions import JOB
 
 
 __all__ = ["Adding"]
+
+log = logging.getLogger("oqron.protocol")
 
 _CHUNK: Final = 1000
 
@@ -36,10 +40,17 @@ class Adding:
         result = await session.write(insert)
         if not result.applied:
             return await self._existing(queue, job.id, insert)
-        entry = Entry(job.id, job.priority, await self._due_at(delay))
-        if not await session.publish(queue, entry):
+        if not await self._publish(queue, job, delay):
             object.__setattr__(job, "published", False)
         return job
+
+    async def _publish(self, queue: str, job: Job, delay: int | None) -> bool:
+        due_at = None
+        if delay:
+            due_at = await self._due_at(delay)
+            if due_at is None:
+                return False
+        return await self._session.publish(queue, Entry(job.id, job.priority, due_at))
 
     async def add_many(
         self, queue: str, specs: Sequence[tuple[Any, JobSpec]]
@@ -70,32 +81,45 @@ class Adding:
     ) -> list[Job]:
         session = self._session
         results = await session.write_many([insert for insert, _, _ in chunk])
-        hot_now = 0
-        if any(delay for _, delay, _ in chunk):
-            hot_now = await self._hot_now()
         jobs: list[Job] = []
-        entries: list[Entry] = []
-        fresh: list[Job] = []
+        fresh: list[tuple[Job, int | None]] = []
         for (insert, delay, job), result in zip(chunk, results, strict=True):
             if result.applied:
-                entries.append(Entry(job.id, job.priority, hot_now + delay if delay else None))
-                fresh.append(job)
+                fresh.append((job, delay))
                 jobs.append(job)
             else:
                 jobs.append(await self._existing(queue, job.id, insert))
-        if entries and not await session.publish_many(queue, entries):
-            for job in fresh:
+        if fresh and not await self._publish_chunk(queue, fresh):
+            for job, _ in fresh:
                 object.__setattr__(job, "published", False)
         return jobs
 
-    async def _hot_now(self) -> int:
-        try:
-            return await self._session.hot_time.now()
-        except StorageError:
-            return self._session.hot_time.estimate()
+    async def _publish_chunk(
+        self, queue: str, fresh: Sequence[tuple[Job, int | None]]
+    ) -> bool:
+        now = 0
+        if any(delay for _, delay in fresh):
+            found = await self._due_at(0)
+            if found is None:
+                return False
+            now = found
+        entries = [
+            Entry(job.id, job.priority, now + delay if delay else None) for job, delay in fresh
+        ]
+        return await self._session.publish_many(queue, entries)
 
-    async def _due_at(self, delay: int | None) -> int | None:
-        return None if not delay else await self._hot_now() + delay
+    async def _due_at(self, delay: int) -> int | None:
+        """
+        Give the instant in *delay* milliseconds, by the hot plane's clock.
+
+        None where that does not answer: no other clock is good enough, and
+        maintenance publishes the job when it does.
+        """
+        try:
+            return await self._session.hot_time.now() + delay
+        except StorageError as error:
+            log.warning("a delayed job is published later by maintenance: %s", error)
+            return None
 
     async def _existing(self, queue: str, job_id: str, insert: Insert) -> Job:
         """Give the job that holds the id."""

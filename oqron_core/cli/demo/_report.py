@@ -356,4 +356,6 @@ def _show_equality(report: Report) -> None:
         line = f"{report.left_behind} records could not be cleaned up"
         print_rich(_indented(Text(line, style="red")))
     elif not report.kept:
-        print_rich(_indented(Text("everything that was made is deleted again", style="dim")))
+        print_rich(
+            _indented(Text("every record and queue that was made is deleted again", style="dim"))
+        )

@@ -307,6 +307,23 @@ class MemoryDurablePlane(DurablePlane):
         self._state.records.tidy(space)
         return count
 
+    async def prunable(self, query: Query) -> tuple[int, int]:
+        self._gate.check()
+        matcher = Matcher(query)
+        with self._store.lock:
+            spaces = self._state.records.select(query)
+        count = size = 0
+        for space in spaces:
+            for rows in self._prunable(space, matcher, len(space.rows)):
+                with self._store.lock:
+                    for row in rows:
+                        if space.rows.get(row.id) is row and matcher.matches(row, space.name):
+                            count += 1
+                            size += row.size or _size(row.id, row.fields)
+                # Writers, in this loop and in other threads, go in between.
+                await asyncio.sleep(0)
+        return count, size
+
     async def now(self) -> int:
         self._gate.check()
         return self._store.clock.now()

@@ -122,7 +122,6 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._pending: list[_Call] = []
         self._untold: list[_Call] = []
-        self._idle: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._aside: set[asyncio.Task[None]] = set()
         self._connection: Any = None
@@ -149,10 +148,7 @@ class Lane:
         self._pending.append(
             _Call(arguments, future, script, self._loop.time(), self._retries if again else 0)
         )
-        if self._idle is not None:
-            if not self._idle.done():
-                self._idle.set_result(None)
-        elif self._task is None:
+        if self._task is None:
             self._task = self._loop.create_task(self._run(), name="oqron-redis-lane")
         return future
 
@@ -170,14 +166,15 @@ class Lane:
     # --- the one task that reads and writes -----------------------------------
 
     async def _run(self) -> None:
-        while True:
-            if not self._pending:
-                self._idle = self._loop.create_future()
-                await self._idle
-                self._idle = None
-            calls = self._next()
-            if calls:
-                await self._exchange(calls)
+        # The task lives as long as there is something to do: an idle lane is no more
+        # than an open connection.
+        try:
+            while self._pending:
+                calls = self._next()
+                if calls:
+                    await self._exchange(calls)
+        finally:
+            self._task = None
 
     def _next(self) -> list[_Call]:
         # A caller that has gone before its call was sent wants nothing any more, and

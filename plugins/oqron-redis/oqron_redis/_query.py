@@ -35,7 +35,7 @@ from oqron_redis._records import (
     pairs,
     read_meta,
     record_from,
-    text_of,
+    texts_of,
     time_part,
 )
 from oqron_redis._session import Session, chunks
@@ -383,7 +383,7 @@ class Reader:
         values, cursor_namespace, cursor_id = cursor
         if plan.index.time is not None:
             value = values[0]
-            text = None if value is None else text_of(value, "query", "after", _NO_LIMIT)
+            (text,) = texts_of({"after": value}, "query", _NO_LIMIT)
             part = time_part(text)
             if part == ODD_TIME:
                 return b""

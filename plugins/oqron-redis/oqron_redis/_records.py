@@ -10,7 +10,7 @@ import attrs
 import orjson
 
 from oqron_core.exceptions import CorruptRecordError, InvalidValueError
-from oqron_core.planes import Json, Record, canonical, encode
+from oqron_core.planes import MISSING, Json, Record, canonical, encode
 from oqron_core.taxonomy import RecordKind
 
 
@@ -27,7 +27,7 @@ __all__ = [
     "pairs",
     "read_meta",
     "record_from",
-    "text_of",
+    "texts_of",
     "time_part",
 ]
 
@@ -42,6 +42,8 @@ _MAX_PART: Final = 256
 _TIME_BASE: Final = 2**53 - 1
 _MAX_TIME_DIGITS: Final = 15
 _CONTAINERS: Final = (b"[", b"{")
+_BRACKETS: Final = frozenset({(91, 93), (123, 125)})
+_EMPTY: Final[Mapping[type, bytes]] = {list: b"[]", dict: b"{}"}
 _NULL: Final = b"null"
 _BOOLS: Final = {True: b"true", False: b"false"}
 _NUL: Final = b"\\u0000"
@@ -110,7 +112,11 @@ def time_part(text: bytes | None) -> bytes:
 # --- encoding ---------------------------------------------------------------------
 
 
-def _container(value: Any, path: str, limit: int) -> bytes:
+def _odd(value: Any, path: str, limit: int) -> bytes:
+    """Give the text of what is no string, small integer, boolean or null."""
+    if type(value) is float:
+        encode(value, path)
+        return canonical(value)
     data = encode(value, path, max_bytes=limit).data
     if data[:1] in _CONTAINERS:
         # A list is joined by its last byte, so it must end with its bracket.
@@ -118,37 +124,53 @@ def _container(value: Any, path: str, limit: int) -> bytes:
     return canonical(Json(data))
 
 
-def text_of(value: Any, path: str, name: str, limit: int) -> bytes:
+def texts_of(fields: Mapping[str, Any], path: str, limit: int) -> list[bytes]:
     """
-    Check a top-level field and give its JSON text.
+    Check top-level fields and give the JSON text of each.
 
     The text of a string, number, boolean or null is canonical: equal values have
-    equal texts.
+    equal texts. `MISSING` has the empty text, which no JSON has.
+
+    Args:
+        fields: The fields.
+        path: What to call them in an error.
+        limit: The largest text, in bytes.
 
     Raises:
-        InvalidValueError: It is not portable, or too large.
+        InvalidValueError: One is not portable, or too large.
     """
-    kind = type(value)
-    if kind is str:
-        try:
-            text = _dumps(value)
-        except TypeError:
-            text = _NUL
-        if _NUL in text or len(text) > limit:
-            encode(value, f"{path}.{name}", max_bytes=limit)
-        return text
-    if kind is int:
-        if not _INT_MIN <= value <= _INT_MAX:
-            encode(value, f"{path}.{name}")
-        return b"%d" % value
-    if value is None:
-        return _NULL
-    if kind is bool:
-        return _BOOLS[value]
-    if kind is float:
-        encode(value, f"{path}.{name}")
-        return canonical(value)
-    return _container(value, f"{path}.{name}", limit)
+    texts: list[bytes] = []
+    add = texts.append
+    # One flat loop: this is where most of the client's time goes.
+    for name, value in fields.items():
+        kind = type(value)
+        if value is None:
+            add(_NULL)
+        elif kind is str:
+            try:
+                text = _dumps(value)
+            except TypeError:  # orjson's for a lone surrogate
+                text = _NUL
+            if _NUL in text or len(text) > limit:
+                encode(value, f"{path}.{name}", max_bytes=limit)
+            add(text)
+        elif kind is int and _INT_MIN <= value <= _INT_MAX:
+            add(b"%d" % value)
+        elif kind is Json:
+            text = value.data
+            if len(text) <= limit and (text[0], text[-1]) in _BRACKETS:
+                add(text)
+            else:
+                add(_odd(value, f"{path}.{name}", limit))
+        elif kind is bool:
+            add(_BOOLS[value])
+        elif value is MISSING:
+            add(b"")
+        elif not value and kind in _EMPTY:
+            add(_EMPTY[kind])
+        else:
+            add(_odd(value, f"{path}.{name}", limit))
+    return texts
 
 
 @lru_cache(maxsize=512)

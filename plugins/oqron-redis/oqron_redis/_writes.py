@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias, final
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import (
     KEEP,
-    MISSING,
     Delete,
     Insert,
     Patch,
@@ -25,7 +24,7 @@ from oqron_redis._records import (
     names_of,
     pairs,
     record_from,
-    text_of,
+    texts_of,
 )
 
 
@@ -64,17 +63,13 @@ class Item:
     __slots__ = ("arguments", "group", "key", "size", "write")
 
     def __init__(
-        self, write: Write, key: bytes, group: tuple[Any, ...], arguments: list[bytes | int]
+        self, write: Write, key: bytes, group: tuple[Any, ...], arguments: list[bytes]
     ) -> None:
         self.write = write
         self.key = key
         self.group = group
         self.arguments = arguments
-        self.size = sum(map(len, filter(_is_bytes, arguments)))
-
-
-def _is_bytes(value: object) -> bool:
-    return type(value) is bytes
+        self.size = sum(map(len, arguments))
 
 
 @final
@@ -126,12 +121,11 @@ class Encoder:
         if not isinstance(value, Mapping):
             reason = f"must be an object (dict), not {type(value).__name__}"
             raise InvalidValueError("value", reason)
-        names = tuple(value)
         verb = b"I" if type(write) is Insert else b"P"
-        group = (verb, write.namespace, names_of(names))
-        arguments: list[bytes | int] = [b"" if write.expires_at is None else write.expires_at]
-        limit = self._limit
-        arguments += [text_of(field, "value", name, limit) for name, field in value.items()]
+        group = (verb, write.namespace, names_of(tuple(value)))
+        arguments = texts_of(value, "value", self._limit)
+        expires = write.expires_at
+        arguments.insert(0, b"" if expires is None else b"%d" % expires)
         return Item(write, key, group, arguments)
 
     def _patch(self, write: Patch, key: bytes) -> Item:
@@ -145,27 +139,21 @@ class Encoder:
             names_of(tuple(write.append)),
         )
         expires = write.expires_at
-        arguments: list[bytes | int] = [
-            b"k" if expires is KEEP else b"" if expires is None else expires
-        ]
+        arguments = [b"k" if expires is KEEP else b"" if expires is None else b"%d" % expires]
         limit = self._limit
         arguments += self._guards(write.expect)
-        arguments += [text_of(field, "set", name, limit) for name, field in write.set.items()]
-        arguments += [b"%d" % by for by in write.increment.values()]
-        arguments += [
-            text_of(list(items), "append", name, limit)[1:-1]
-            for name, items in write.append.items()
-        ]
+        arguments += texts_of(write.set, "set", limit)
+        if write.increment:
+            arguments += [b"%d" % by for by in write.increment.values()]
+        if write.append:
+            lists = {name: list(items) for name, items in write.append.items()}
+            arguments += [text[1:-1] for text in texts_of(lists, "append", limit)]
         return Item(write, key, group, arguments)
 
-    def _guards(self, expect: Mapping[str, Any]) -> list[bytes | int]:
-        # A list or object is compared by the text that is stored: see `_settle_guards`
-        # of the plane, which puts the right one in.
-        limit = self._limit
-        return [
-            b"" if value is MISSING else text_of(value, "expect", name, limit)
-            for name, value in expect.items()
-        ]
+    def _guards(self, expect: Mapping[str, Any]) -> list[bytes]:
+        # A list or object is compared by the text that is stored: the plane puts the
+        # right one in, see `RedisDurablePlane._expect_stored`.
+        return texts_of(expect, "expect", self._limit)
 
 
 @final
@@ -264,5 +252,5 @@ class Batch:
             texts = {name: sent[name] for name in wanted if name in sent}
         meta = b"%d" % now
         if item.arguments[0] != b"":
-            meta += b":%d" % item.arguments[0]  # type: ignore[str-bytes-safe]  # an int, as just tested
+            meta += b":" + item.arguments[0]
         return record_from(write.namespace, write.id, meta, texts)

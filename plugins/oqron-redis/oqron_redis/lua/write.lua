@@ -208,14 +208,14 @@ local function read(key, space, more)
   return found[1], texts, rest
 end
 
--- Whether the fields are as the texts from `base` on expect. An empty text, which
--- no JSON has, expects that the field is absent.
-local function holds(count, base, found)
+-- Whether fields are as the texts from `base` on expect. An empty text, which no
+-- JSON has, expects that the field is absent.
+local function holds(count, base, found, offset)
   for i = 1, count do
     local text = ARGV[base + i]
     if text == '' then
-      if found[i] then return false end
-    elseif found[i] ~= text then
+      if found[offset + i] then return false end
+    elseif found[offset + i] ~= text then
       return false
     end
   end
@@ -278,61 +278,88 @@ local function whole_group(verb, space, count, first, answer)
   end
 end
 
+local function touches(space, lists)
+  for _, list in ipairs(lists) do
+    for i = 1, #list do
+      if space.places[list[i]] then return true end
+    end
+  end
+  return false
+end
+
+-- Add to integer fields; whether all could be added to. HINCRBY knows best what
+-- leaves 64 bits, so what it did before it refused is taken back.
+local function raise_all(key, raise, old, from, base)
+  for i = 1, #raise do
+    local reply = redis.pcall('HINCRBY', key, raise[i], ARGV[base + i])
+    if type(reply) == 'table' and reply.err then
+      if not string.find(reply.err, 'overflow', 1, true)
+        and not string.find(reply.err, 'integer', 1, true) then
+        error(reply.err)
+      end
+      for back = 1, i - 1 do
+        if old[from + back] then
+          call('HSET', key, raise[back], old[from + back])
+        else
+          call('HDEL', key, raise[back])
+        end
+      end
+      return false
+    end
+  end
+  return true
+end
+
+local function joined(text, body)
+  if not text or string.find(text, '^%[%s*%]$') then return '[' .. body .. ']' end
+  if body == '' then return text end
+  return string.sub(text, 1, -2) .. ',' .. body .. ']'
+end
+
 local function patch_group(space, count, first, answer)
   local expect, set, unset = take_list(), take_list(), take_list()
   local raise, join = take_list(), take_list()
-  local moves = false
-  for _, list in ipairs({set, unset, raise, join}) do
-    for i = 1, #list do moves = moves or space.places[list[i]] ~= nil end
+  local moves = touches(space, {set, unset, raise, join})
+  local reread = touches(space, {unset, raise, join})
+  -- One HMGET per record: meta, guards, what is raised and joined, and the fields of
+  -- the indexes where they change.
+  local names = {META}
+  for _, list in ipairs({expect, raise, join, moves and space.fields or {}}) do
+    for i = 1, #list do names[#names + 1] = list[i] end
   end
-  local more = {}
-  for _, list in ipairs({expect, raise, join}) do
-    for i = 1, #list do more[#more + 1] = list[i] end
-  end
+  local raise_from = 1 + #expect
+  local join_from = raise_from + #raise
+  local field_from = join_from + #join
   local values = #expect + #set + #raise + #join
+  local set_places = {}
+  for i = 1, #set do
+    if space.places[set[i]] then set_places[space.places[set[i]]] = i end
+  end
+
   for w = first, first + count - 1 do
     local key = KEYS[w]
-    local id = string.sub(key, space.prefix + 1)
     local expires = take()
     local base = position
     position = position + values
-    local meta, texts, found = read(key, space, more)
+    local old = call('HMGET', key, unpack(names))
+    local meta = old[1]
     if not alive(meta) then
       answer[w + 1] = 0
       if atomic then failed = w return end
     else
-      local ok = holds(#expect, base, found)
+      local ok = holds(#expect, base, old, 1)
       -- All that can refuse is looked at before anything is written.
       for i = 1, #raise do
-        local text = found[#expect + i]
+        local text = old[raise_from + i]
         ok = ok and (not text or string.find(text, '^-?%d+$') ~= nil)
       end
       for i = 1, #join do
-        local text = found[#expect + #raise + i]
+        local text = old[join_from + i]
         ok = ok and (not text or string.byte(text) == 91)
       end
       if ok then
         save(key)
-        local at = base + #expect + #set
-        for i = 1, #raise do
-          local reply = redis.pcall('HINCRBY', key, raise[i], ARGV[at + i])
-          if type(reply) == 'table' and reply.err then
-            if not string.find(reply.err, 'overflow', 1, true)
-              and not string.find(reply.err, 'integer', 1, true) then
-              error(reply.err)
-            end
-            ok = false
-            for back = 1, i - 1 do
-              local text = found[#expect + back]
-              if text then
-                call('HSET', key, raise[back], text)
-              else
-                call('HDEL', key, raise[back])
-              end
-            end
-            break
-          end
-        end
+        ok = raise_all(key, raise, old, raise_from, base + #expect + #set)
       end
       if not ok then
         answer[w + 1] = report(0, key, meta)
@@ -340,21 +367,14 @@ local function patch_group(space, count, first, answer)
       else
         local changes = {}
         for i = 1, #set do
-          changes[#changes + 1] = set[i]
-          changes[#changes + 1] = ARGV[base + #expect + i]
+          changes[2 * i - 1] = set[i]
+          changes[2 * i] = ARGV[base + #expect + i]
         end
-        local at = base + #expect + #set + #raise
         for i = 1, #join do
-          local text, body = found[#expect + #raise + i], ARGV[at + i]
           changes[#changes + 1] = join[i]
-          if not text or string.find(text, '^%[%s*%]$') then
-            changes[#changes + 1] = '[' .. body .. ']'
-          elseif body == '' then
-            changes[#changes + 1] = text
-          else
-            changes[#changes + 1] = string.sub(text, 1, -2) .. ',' .. body .. ']'
-          end
+          changes[#changes + 1] = joined(old[join_from + i], ARGV[base + values - #join + i])
         end
+        local id = (moves or expires ~= 'k') and string.sub(key, space.prefix + 1)
         if expires ~= 'k' then
           local stamp = with_expiry(meta, expires)
           if stamp ~= meta then
@@ -371,8 +391,15 @@ local function patch_group(space, count, first, answer)
           call('HDEL', key, unpack(unset, i, math.min(i + 3999, #unset)))
         end
         if moves then
+          local texts, after = {}, nil
+          for i = 1, #space.fields do texts[i] = old[field_from + i] end
           note(space, id, texts, false)
-          local _, after = read(key, space, {})
+          if reread then
+            after = call('HMGET', key, unpack(space.fields))
+          else
+            after = texts
+            for place, i in pairs(set_places) do after[place] = ARGV[base + #expect + i] end
+          end
           note(space, id, after, true)
         end
         answer[w + 1] = report(1, key, meta)
@@ -387,7 +414,7 @@ local function delete_group(space, count, first, answer)
     local key = KEYS[w]
     local id = string.sub(key, space.prefix + 1)
     local meta, texts, found = read(key, space, expect)
-    local ok = holds(#expect, position, found)
+    local ok = holds(#expect, position, found, 0)
     position = position + #expect
     if not alive(meta) then
       answer[w + 1] = 0
