@@ -23,7 +23,7 @@ import time
 
 import orjson
 
-from oqron_core import open_storage
+from oqron_core import Query, open_storage
 
 
 PAYLOAD = {
@@ -59,9 +59,7 @@ async def oqron(jobs: int, *, one_by_one: bool) -> tuple[float, float]:
     return added - start, end - added
 
 
-def _all_runs():
-    from oqron_core import Query
-
+def _all_runs() -> Query:
     return Query(namespace="runs", where=[("status", "=", "completed")])
 
 

@@ -29,7 +29,17 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.hookspecs import Backend, hookimpl
-from oqron_core.models import Backoff, Control, Group, Job, JobSpec, JobStatus, Message, Run, RunStatus
+from oqron_core.models import (
+    Backoff,
+    Control,
+    Group,
+    Job,
+    JobSpec,
+    JobStatus,
+    Message,
+    Run,
+    RunStatus,
+)
 from oqron_core.planes import (
     CONTRACT_VERSION,
     MISSING,

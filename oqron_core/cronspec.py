@@ -124,7 +124,9 @@ def _never(text: str, expression: str) -> bool:
     """Say whether a text that cannot be scheduled is legal all the same."""
     fields = expression.split()
     if len(fields) != _FIELDS:
-        reason = f"{text!r} has {len(fields)} fields; there are {_FIELDS}: minute hour day month weekday"
+        reason = (
+            f"{text!r} has {len(fields)} fields; there are {_FIELDS}: minute hour day month weekday"
+        )
         raise InvalidValueError("cron", reason)
     start = datetime(2000, 1, 1, tzinfo=UTC)
     try:

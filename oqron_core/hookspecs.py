@@ -103,9 +103,7 @@ class RegisterDurablePlane(Protocol):
 class DoctorReport(Protocol):
     """What `oqron_doctor` is handed."""
 
-    def __call__(
-        self, name: str, check: Callable[[Any], Awaitable[tuple[bool, str]]]
-    ) -> None:
+    def __call__(self, name: str, check: Callable[[Any], Awaitable[tuple[bool, str]]]) -> None:
         """
         Add a check.
 

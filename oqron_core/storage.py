@@ -155,7 +155,9 @@ async def open_storage(
             more.clear()
     else:
         given = {"mode": mode, "hot": hot, "durable": durable, "project": project}
-        named = [n for n, v in (given | {"environment": environment} | more).items() if v is not None]
+        named = [
+            n for n, v in (given | {"environment": environment} | more).items() if v is not None
+        ]
         if named:
             msg = f"give either settings or {', '.join(named)}, not both"
             raise TypeError(msg)
@@ -228,4 +230,3 @@ async def _enter(stack: AsyncExitStack, manager: Any, timeout: float, what: str)
 
     stack.push_async_exit(leave)
     return value
-

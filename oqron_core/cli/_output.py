@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import click
 import orjson
 
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -33,12 +35,15 @@ __all__ = [
     "print_rich",
     "print_table",
     "seconds_text",
+    "short_time_text",
     "time_text",
     "tracked",
     "wire",
 ]
 
 ItemT = TypeVar("ItemT")
+
+_WIDE: Final = 10_000
 
 
 def plain(value: object, *, limit: int | None = None) -> str:
@@ -79,14 +84,17 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=file, markup=False, highlight=False, emoji=False)
 
 
-def print_rich(*what: RenderableType) -> None:
+def print_rich(what: RenderableType) -> None:
     """Print what rich can draw on standard output, without blanks at line ends."""
-    screen = console()
+    _print(console(), what)
+
+
+def _print(screen: Console, what: RenderableType) -> None:
     if screen.is_terminal:
-        screen.print(*what, sep="\n")
+        screen.print(what)
         return
     with screen.capture() as captured:
-        screen.print(*what, sep="\n")
+        screen.print(what)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
@@ -100,12 +108,16 @@ class Column:
         right: Whether it holds numbers.
         style: How it looks where there is colour.
         fold: Whether what is too long goes on in the next line; it is cut else.
+        whole: Whether it is to be copied, so neither folded nor cut.
+        least: How narrow it may become.
     """
 
     name: str
     right: bool = False
     style: str = ""
     fold: bool = True
+    whole: bool = False
+    least: int | None = None
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
@@ -116,8 +128,9 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> T
             column.name,
             justify="right" if column.right else "left",
             style=column.style,
+            min_width=column.least,
             overflow="fold" if column.fold else "ellipsis",
-            no_wrap=column.right or not column.fold,
+            no_wrap=column.right or column.whole or not column.fold,
         )
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in row))
@@ -139,7 +152,14 @@ def print_table(
     if not listed:
         note(empty)
         return
-    print_rich(make_table(columns, listed))
+    table = make_table(columns, listed)
+    wide = console()
+    usual = wide.width
+    wide.width = _WIDE
+    if wide.is_terminal or "COLUMNS" in os.environ:
+        # An id is copied, so a terminal that is too narrow wraps the whole line.
+        wide.width = max(usual, Measurement.get(wide, wide.options, table).minimum)
+    _print(wide, table)
 
 
 def wire(model: Any) -> dict[str, Any]:
@@ -156,6 +176,12 @@ def time_text(instant: int | None) -> str:
     except (OverflowError, ValueError, OSError):
         return str(instant)
     return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def short_time_text(instant: int | None) -> str:
+    """Give an instant as `time_text` does, for lists: without the year and the zone."""
+    text = time_text(instant)
+    return text[5:-1] if text.endswith("Z") else text
 
 
 def seconds_text(milliseconds: float | None) -> str:

@@ -13,10 +13,10 @@ from rich.text import Text
 from oqron_core.cli._output import (
     Column,
     make_table,
-    plain,
     print_line,
     print_rich,
     seconds_text,
+    short_time_text,
     time_text,
 )
 from oqron_core.models import Job, Run
@@ -28,13 +28,13 @@ _LINES: Final = 200
 """How many lines of a payload are shown; --json shows all."""
 
 RUN_COLUMNS: Final = (
-    Column("id", style="cyan"),
-    Column("name"),
-    Column("status"),
-    Column("attempt", right=True),
-    Column("started"),
+    Column("id", style="cyan", whole=True),
+    Column("name", whole=True),
+    Column("status", whole=True),
+    Column("try", right=True),
+    Column("started", whole=True),
     Column("took", right=True),
-    Column("error"),
+    Column("error", least=24),
 )
 
 
@@ -45,7 +45,7 @@ def run_row(run: Run) -> tuple[object, ...]:
         run.name,
         run.status,
         run.attempts,
-        time_text(run.started_at),
+        short_time_text(run.started_at),
         seconds_text(run.duration_ms),
         run.error or "",
     )
@@ -109,10 +109,13 @@ def show_run(run: Run) -> None:
 
 
 def _moment(run: Run, entry: dict[str, Any], text: str) -> None:
+    first, *more = text.rstrip().split("\n")
     ts, started = entry.get("ts"), run.started_at
     known = isinstance(ts, int) and isinstance(started, int)
     after = f"+{(ts - started) / 1000:.3f} s" if known else "–"  # type: ignore[operator]  # ints, as just tested
-    print_rich(Text(f"  {after:>10}  {plain(text.rstrip())}"))
+    print_line(f"  {after:>10}  {first}")
+    for line in more:
+        print_line(f"{'':14}{line}")
 
 
 def _facts(facts: dict[str, object]) -> None:

@@ -20,7 +20,7 @@ from oqron_core.cli._output import (
     print_json,
     print_line,
     print_table,
-    time_text,
+    short_time_text,
     tracked,
     wire,
 )
@@ -64,14 +64,15 @@ def list_letters(
         print_json({"items": [wire(job) for job in page], "next": page.next})
         return
     columns = [
-        Column("id", style="cyan"),
-        Column("attempts", right=True),
-        Column("died"),
+        Column("id", style="cyan", whole=True),
+        Column("tries", right=True),
+        Column("died", whole=True),
         Column("reason", style="red"),
         Column("last error"),
     ]
     rows = [
-        (job.id, job.attempt_made, time_text(job.dead_at), job.reason, job.error) for job in page
+        (job.id, job.attempt_made, short_time_text(job.dead_at), job.reason, job.error)
+        for job in page
     ]
     print_table(columns, rows, empty=f"the queue {queue!r} has no dead letter")
     if page.next is not None:

@@ -23,7 +23,7 @@ from oqron_core.cli._output import (
     print_json,
     print_line,
     print_table,
-    time_text,
+    short_time_text,
     wire,
 )
 from oqron_core.cli._payload import parse_json
@@ -184,13 +184,14 @@ def list_jobs(
         note(f"there are more: --after {page.next}")
 
 
+_ALWAYS = frozenset({"waiting", "delayed", "active", "completed"})
 _COLUMNS = [
-    Column("id", style="cyan"),
-    Column("status"),
-    Column("attempts", right=True),
+    Column("id", style="cyan", whole=True),
+    Column("status", whole=True),
+    Column("tries", right=True),
     Column("priority", right=True),
-    Column("added"),
-    Column("error"),
+    Column("added", whole=True),
+    Column("error", least=24),
 ]
 
 
@@ -200,7 +201,7 @@ def _row(job: Job) -> tuple[object, ...]:
         job.status,
         f"{job.attempt_made}/{job.max_attempts}",
         job.priority,
-        time_text(job.created_at),
+        short_time_text(job.created_at),
         job.error or "",
     )
 
@@ -250,16 +251,21 @@ def counts(invocation: Invocation, *, queues: tuple[str, ...], as_json: bool) ->
     if as_json:
         print_json({"items": rows})
         return
+    shown = [
+        status.value
+        for status in JobStatus
+        if status in _ALWAYS or any(row[status.value] for row in rows)
+    ]
     columns = [
         Column("queue", style="cyan"),
-        *(Column(status.value, right=True) for status in JobStatus),
+        *(Column(status, right=True) for status in shown),
         Column("dead", right=True, style="red"),
-        Column("paused"),
+        Column(""),
     ]
     table = []
     for row in rows:
-        numbers = (row[status.value] for status in JobStatus)
-        table.append((row["queueName"], *numbers, row["dead"], "yes" if row["paused"] else ""))
+        numbers = (row[status] for status in shown)
+        table.append((row["queueName"], *numbers, row["dead"], "paused" if row["paused"] else ""))
     print_table(columns, table, empty="no queue has a job")
 
 

@@ -27,9 +27,7 @@ def camel(name: str) -> str:
 def wire_names(cls: type) -> dict[str, str]:
     """Map each attribute of *cls* that is on the wire to its wire name, in order."""
     return {
-        field.name: camel(field.name)
-        for field in attrs.fields(cls)
-        if LOCAL not in field.metadata
+        field.name: camel(field.name) for field in attrs.fields(cls) if LOCAL not in field.metadata
     }
 
 

@@ -102,4 +102,3 @@ def decode_cursor(query: Query) -> tuple[list[Any], str, str] | None:
         reason = "is the cursor of another order; pass the `next` of the same query"
         raise InvalidValueError("query.after", reason)
     return parts[1], parts[2], parts[3]
-

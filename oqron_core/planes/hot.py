@@ -293,9 +293,7 @@ class Counters(ABC):
     __slots__ = ()
 
     @abstractmethod
-    async def increment(
-        self, key: str, *, by: int = 1, expires_in: float | None = None
-    ) -> int:
+    async def increment(self, key: str, *, by: int = 1, expires_in: float | None = None) -> int:
         """
         Add *by* and give the sum back. An absent counter starts at 0.
 

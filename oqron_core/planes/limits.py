@@ -12,6 +12,7 @@ from oqron_core.exceptions import InvalidValueError
 __all__ = ["Decision", "FixedWindow", "RateLimit", "SlidingWindow", "TokenBucket"]
 
 MAX_LIMIT: Final = 2**31 - 1
+MIN_PERIOD: Final = 0.001
 MAX_PERIOD: Final = 10 * 366 * 86400.0
 
 
@@ -19,8 +20,7 @@ def _check(name: str, limit: object, per: object) -> None:
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
         raise InvalidValueError(f"{name}.limit", f"must be an int from 1 to {MAX_LIMIT}")
     if (
-        type(per) not in {int, float}
-        or not 0.001 <= per <= MAX_PERIOD  # type: ignore[operator]
+        type(per) not in {int, float} or not MIN_PERIOD <= per <= MAX_PERIOD  # type: ignore[operator]
     ):
         raise InvalidValueError(f"{name}.per", "must be seconds, from 0.001 to ten years")
 

@@ -372,7 +372,7 @@ class Record:
         return f"Record({self.namespace!r}, {self.id!r}, kind={str(self.kind)!r})"
 
 
-def _int64_or_none(instance: Any, attribute: Any, value: object) -> None:
+def _int64_or_none(_instance: Any, attribute: Any, value: object) -> None:
     if value is None or value is KEEP:
         return
     if type(value) is not int or not INT_MIN <= value <= INT_MAX:
@@ -615,7 +615,9 @@ class Query:
         for index, condition in enumerate(self.where):
             path = f"query.where[{index}]"
             if not isinstance(condition, (tuple, list)) or len(condition) != 3:  # noqa: PLR2004 - a triple
-                reason = 'must be a (field, operator, value) triple, such as ("status", "=", "failed")'
+                reason = (
+                    'must be a (field, operator, value) triple, such as ("status", "=", "failed")'
+                )
                 raise InvalidValueError(path, reason)
             name, operator, value = condition
             _check_field(path, name)

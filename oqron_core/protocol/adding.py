@@ -52,9 +52,7 @@ class Adding:
                 return False
         return await self._session.publish(queue, Entry(job.id, job.priority, due_at))
 
-    async def add_many(
-        self, queue: str, specs: Sequence[tuple[Any, JobSpec]]
-    ) -> list[Job]:
+    async def add_many(self, queue: str, specs: Sequence[tuple[Any, JobSpec]]) -> list[Job]:
         """
         Write many jobs in large batches; all are checked before any is written.
 
@@ -66,9 +64,7 @@ class Adding:
         now = await session.durable_time.now()
         limit = session.settings.max_value_bytes
         made = [
-            transitions.new_job(
-                queue, data, spec, now=now, max_bytes=limit, path=f"jobs[{i}].data"
-            )
+            transitions.new_job(queue, data, spec, now=now, max_bytes=limit, path=f"jobs[{i}].data")
             for i, (data, spec) in enumerate(specs)
         ]
         jobs: list[Job] = []
@@ -94,9 +90,7 @@ class Adding:
                 object.__setattr__(job, "published", False)
         return jobs
 
-    async def _publish_chunk(
-        self, queue: str, fresh: Sequence[tuple[Job, int | None]]
-    ) -> bool:
+    async def _publish_chunk(self, queue: str, fresh: Sequence[tuple[Job, int | None]]) -> bool:
         now = 0
         if any(delay for _, delay in fresh):
             found = await self._due_at(0)

@@ -250,9 +250,7 @@ class Claiming:
                 changed.append((lease, record.id, result.record))
                 continue
             if record.field("status") == "active":
-                await close_run_of(
-                    self._session, record, "failed", "lease lapsed", batch.now
-                )
+                await close_run_of(self._session, record, "failed", "lease lapsed", batch.now)
             await self._begin(lease, result.record, batch)
         return changed
 

@@ -92,9 +92,7 @@ class Coalescer(Generic[T, R]):
         self._trailing.add(task)
         task.add_done_callback(self._trailing.discard)
 
-    async def _trail(
-        self, batch: list[tuple[T, asyncio.Future[R]]], results: Sequence[R]
-    ) -> None:
+    async def _trail(self, batch: list[tuple[T, asyncio.Future[R]]], results: Sequence[R]) -> None:
         try:
             if self._then is not None:
                 await self._then([item for item, _ in batch], results)

@@ -431,7 +431,9 @@ class Recorder:
                 return
 
 
-def merged(durable: Mapping[str, Any] | None, live: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def merged(
+    durable: Mapping[str, Any] | None, live: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """Overlay history with what is live; a terminal state in history stands."""
     if durable is None:
         return None if live is None else dict(live)

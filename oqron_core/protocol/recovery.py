@@ -143,8 +143,15 @@ class Recovery:
             where=[("status", "in", list(OPEN))],
             limit=min(batch, 10_000),
             after=after,
-            fields=("status", "priority", "runAt", "leaseToken", "leaseMs", "workerId",
-                    "attemptMade"),
+            fields=(
+                "status",
+                "priority",
+                "runAt",
+                "leaseToken",
+                "leaseMs",
+                "workerId",
+                "attemptMade",
+            ),
         )
 
     async def _restore(self, queue: str, records: Sequence[Record]) -> int:

@@ -113,7 +113,7 @@ class RunHandle:
         "status",
     )
 
-    def __init__(  # noqa: PLR0913 - one place makes it
+    def __init__(
         self,
         recorder: Sink,
         run_id: str,
@@ -384,9 +384,7 @@ class RunHandle:
         """Give what the overlay does not have yet."""
         fields: dict[str, Any] = {}
         if not self.in_overlay:
-            fields = {
-                name: value for name, value in self.to_wire().items() if name not in _LISTS
-            }
+            fields = {name: value for name, value in self.to_wire().items() if name not in _LISTS}
         elif self._progress_dirty:
             fields = {"progressPercent": self._progress}
         logs = self._logs[self._logs_sent :]

@@ -139,9 +139,7 @@ class Session:
         """
         return await self._settles.submit((write, lease))
 
-    async def _write_settles(
-        self, items: Sequence[tuple[Write, Lease]]
-    ) -> Sequence[WriteResult]:
+    async def _write_settles(self, items: Sequence[tuple[Write, Lease]]) -> Sequence[WriteResult]:
         return await self.write_many([write for write, _ in items])
 
     async def _ack_settled(

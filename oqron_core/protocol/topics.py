@@ -147,9 +147,7 @@ class Topology:
             done.extend(await self._publish_chunk(topic, batch[start : start + size]))
         return done
 
-    async def _publish_chunk(
-        self, topic: str, batch: Sequence[Outgoing]
-    ) -> list[Message]:
+    async def _publish_chunk(self, topic: str, batch: Sequence[Outgoing]) -> list[Message]:
         found: dict[str, Message] = {}
         fresh = False
         for _ in range(_TRIES):
@@ -171,23 +169,17 @@ class Topology:
         msg = f"the groups of topic {topic!r} kept changing; try again"
         raise ConflictError(msg)
 
-    async def _published_before(
-        self, topic: str, batch: Sequence[Outgoing]
-    ) -> dict[str, Message]:
+    async def _published_before(self, topic: str, batch: Sequence[Outgoing]) -> dict[str, Message]:
         """Find the messages that are in the log: whose idempotency key was used."""
         once = {out.id: out.once for out in batch}
         records = await self._session.durable.get(MESSAGES + topic, list(once))
         return {
-            record.id: attrs.evolve(
-                structure(Message, record.value), duplicate=once[record.id]
-            )
+            record.id: attrs.evolve(structure(Message, record.value), duplicate=once[record.id])
             for record in records
             if record is not None
         }
 
-    def _writes(
-        self, topic: str, state: _State, news: Sequence[Outgoing], now: int
-    ) -> list[Write]:
+    def _writes(self, topic: str, state: _State, news: Sequence[Outgoing], now: int) -> list[Write]:
         keep_for = self._session.settings.retention.messages_for
         expires_at = None if keep_for is None else now + round(keep_for * 1000)
         writes: list[Write] = [
@@ -211,9 +203,7 @@ class Topology:
                     )
         return writes
 
-    def _delivery(
-        self, queue: str, job_id: str, data: Json, attempts: int, now: int
-    ) -> Insert:
+    def _delivery(self, queue: str, job_id: str, data: Json, attempts: int, now: int) -> Insert:
         spec = JobSpec(max_attempts=attempts, id=job_id)
         # The envelope adds to the message, which was measured by itself.
         insert, _, _ = transitions.new_job(queue, data, spec, now=now, max_bytes=2**40)
@@ -260,9 +250,7 @@ class Topology:
         record = (await self._session.durable.get(GROUPS + topic, [name]))[0]
         return None if record is None else structure(Group, record.value)
 
-    async def join(
-        self, topic: str, name: str, *, start: str | int, max_attempts: int
-    ) -> Group:
+    async def join(self, topic: str, name: str, *, start: str | int, max_attempts: int) -> Group:
         """Make a group, and let it catch up; one that exists is left as it is."""
         queue_of(topic, name)
         await self._check_start(topic, start)
@@ -362,8 +350,10 @@ class Topology:
         while not group.caught_up:
             query = Query(
                 namespace=MESSAGES + group.topic,
-                where=[*await self._from(group.topic, group.start),
-                       ("groupsVersion", "<", group.joined)],
+                where=[
+                    *await self._from(group.topic, group.start),
+                    ("groupsVersion", "<", group.joined),
+                ],
                 order_by=[("publishedAt", "asc"), ("id", "asc")],
                 limit=_PAGE,
                 after=after,
@@ -410,9 +400,7 @@ class Topology:
             entries = await self._new_lanes(queue, [Entry(name) for name in names])
             await session.publish_many(queue, entries)
 
-    async def replay(
-        self, group: Group, *, since: str | int, until: int | None = None
-    ) -> int:
+    async def replay(self, group: Group, *, since: str | int, until: int | None = None) -> int:
         """Deliver messages again, from a time or a message on; gives how many."""
         session = self._session
         patch = Patch(GROUPS + group.topic, group.name, increment={"replays": 1})
@@ -495,9 +483,7 @@ def _regroup(topic: str, state: _State, groups: dict[str, int]) -> Patch:
     )
 
 
-def _first_of_each(
-    batch: Sequence[Outgoing], found: dict[str, Message]
-) -> list[Outgoing]:
+def _first_of_each(batch: Sequence[Outgoing], found: dict[str, Message]) -> list[Outgoing]:
     """Give what is to be written: each id once, without those that were found."""
     fresh: dict[str, Outgoing] = {}
     for out in batch:
@@ -506,9 +492,7 @@ def _first_of_each(
     return list(fresh.values())
 
 
-def _in_order(
-    batch: Sequence[Outgoing], messages: dict[str, Message]
-) -> list[Message]:
+def _in_order(batch: Sequence[Outgoing], messages: dict[str, Message]) -> list[Message]:
     """Give the message of each item; the second of one id is a duplicate."""
     answers: list[Message] = []
     seen: set[str] = set()

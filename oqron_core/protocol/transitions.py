@@ -366,7 +366,5 @@ def shows(write: Write, record: Record | None) -> bool:
     if isinstance(write, Patch):
         wanted: dict[str, Any] = dict(write.expect)
         wanted.update(write.set)
-        return all(
-            record.field(name) == wanted[name] for name in SETTLE_FIELDS if name in wanted
-        )
+        return all(record.field(name) == wanted[name] for name in SETTLE_FIELDS if name in wanted)
     return True

@@ -250,9 +250,7 @@ class Jobs:
         if pause > lease_for / 3 + 1e-9:
             reason = f"must be at most a third of lease_for ({lease_for / 3:g} seconds)"
             raise InvalidValueError("every", reason)
-        task = self._session.spawn(
-            self._keep(claims, lease_for, pause), name="oqron-renewal"
-        )
+        task = self._session.spawn(self._keep(claims, lease_for, pause), name="oqron-renewal")
         try:
             yield
         finally:

@@ -153,9 +153,7 @@ class Maintenance:
         try:
             if lease is not None and await locks.renew(lease, lease_for=lease_for):
                 return lease
-            return await locks.acquire(
-                LEADER, owner=self._session.worker, lease_for=lease_for
-            )
+            return await locks.acquire(LEADER, owner=self._session.worker, lease_for=lease_for)
         except StorageError as error:
             log.warning("maintenance waits for the hot plane: %s", error)
             return None

@@ -130,19 +130,15 @@ class Topics:
             path=path,
         )
 
-    async def _publish_together(
-        self, items: Sequence[tuple[str, Outgoing]]
-    ) -> Sequence[Message]:
+    async def _publish_together(self, items: Sequence[tuple[str, Outgoing]]) -> Sequence[Message]:
         places: dict[str, list[int]] = {}
         for index, (topic, _) in enumerate(items):
             places.setdefault(topic, []).append(index)
         answers: dict[int, Message] = {}
         for topic, indexes in places.items():
             batch = [items[index][1] for index in indexes]
-            for index, message in zip(
-                indexes, await self._topology.publish(topic, batch), strict=True
-            ):
-                answers[index] = message
+            messages = await self._topology.publish(topic, batch)
+            answers.update(zip(indexes, messages, strict=True))
         return [answers[index] for index in range(len(items))]
 
     # --- groups ---
@@ -283,9 +279,7 @@ class Topics:
         dead letter they go on.
         """
         self._session.check_open()
-        return await self._orders.settling.fail(
-            claim, error, retry_in=retry_in, retry=retry
-        )
+        return await self._orders.settling.fail(claim, error, retry_in=retry_in, retry=retry)
 
     async def release(self, claim: Claim, *, delay: float = 0.0) -> None:
         """Give a delivery back; as `Jobs.release`."""

@@ -24,6 +24,13 @@ def run(body: Callable[[Storage], Awaitable[None]], **settings: Any) -> None:
     asyncio.run(main())
 
 
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
+    """Wait until *holds* does, for at most ten seconds."""
+    async with asyncio.timeout(10):
+        while not await holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.02)
+
+
 class Through:
     """A thin durable proxy whose write can be taken down."""
 
@@ -90,12 +97,12 @@ def test_a_long_run_appears_live_and_in_history_before_it_ends() -> None:
     async def body(storage: Storage) -> None:
         handle = await storage.runs.start("long")
         handle.log("info", "working")
-        async with asyncio.timeout(10):
-            while not (rows := (await storage.runs.query(status="running")).items):
-                await asyncio.sleep(0.02)
-            assert rows[0].id == handle.id
-            while await storage.hot.live.get(handle.id) is None:
-                await asyncio.sleep(0.02)
+
+        async def running() -> bool:
+            return [run.id for run in await storage.runs.query(status="running")] == [handle.id]
+
+        await until(running)
+        await until(lambda: storage.hot.live.get(handle.id))
         handle.fail(ValueError("broke"))
         await storage.runs.flush()
 
@@ -207,9 +214,7 @@ def test_handles_may_be_used_from_threads() -> None:
             thread.start()
         await asyncio.to_thread(lambda: [thread.join() for thread in threads])
         await asyncio.to_thread(handle.finish, "done")
-        async with asyncio.timeout(10):
-            while storage.settings and (await storage.runs.get(handle.id)).status != "completed":  # type: ignore[union-attr]
-                await asyncio.sleep(0.01)
+        assert handle.status == "completed"
         await storage.runs.flush()
 
         found = await storage.runs.get(handle.id)
@@ -249,9 +254,7 @@ def test_close_says_what_it_could_not_write() -> None:
     through = Through()
 
     async def main() -> None:
-        async with open_storage(
-            mode="memory", wrap_durable=through, close_timeout=0.4
-        ) as storage:
+        async with open_storage(mode="memory", wrap_durable=through, close_timeout=0.4) as storage:
             through.down = True
             for _ in range(3):
                 (await storage.runs.start("x")).finish()

@@ -78,9 +78,7 @@ def open_durable(
     return open_durable_plane(connection, context)
 
 
-BACKEND: Final = Backend(
-    name="redis", contract_version=1, settings=RedisSettings, connect=connect
-)
+BACKEND: Final = Backend(name="redis", contract_version=1, settings=RedisSettings, connect=connect)
 
 
 @hookimpl

@@ -165,11 +165,11 @@ def refuse(facts: Facts, settings: RedisSettings) -> None:
 def _worries(facts: Facts, *, persistent: bool) -> list[str]:
     worries = []
     if facts.policy is None:
-        worries.append(
-            "Redis does not say its maxmemory-policy; make sure that it is noeviction"
-        )
+        worries.append("Redis does not say its maxmemory-policy; make sure that it is noeviction")
     elif facts.policy != "noeviction":
-        worries.append(f"Redis may evict keys (maxmemory-policy {facts.policy}), and with them jobs")
+        worries.append(
+            f"Redis may evict keys (maxmemory-policy {facts.policy}), and with them jobs"
+        )
     if persistent and facts.persists is False:
         worries.append(
             "Redis does not persist (no appendonly, no save): as the durable plane it "
@@ -200,11 +200,7 @@ async def health(store: Store, *, persistent: bool) -> Health:
         facts = await look_at(store)
     except OqronError as error:
         return Health(ok=False, reasons=(f"{error}.",))
-    details = {
-        name: value
-        for name, value in attrs.asdict(facts).items()
-        if value is not None
-    }
+    details = {name: value for name, value in attrs.asdict(facts).items() if value is not None}
     writable = facts.role != "slave"
     return Health(
         ok=writable, reasons=tuple(_worries(facts, persistent=persistent)), details=details

@@ -120,12 +120,14 @@ class RedisDurablePlane(DurablePlane):
         return await self._apply(items, atomic, wanted)
 
     async def _apply(
-        self, items: Sequence[Item], atomic: bool, wanted: Returning  # noqa: FBT001 - as `write` was called
+        self,
+        items: Sequence[Item],
+        atomic: bool,
+        wanted: Returning,  # noqa: FBT001 - as `write` was called
     ) -> list[WriteResult]:
         nothing = self._session.keys.durable_nothing
         batches = [
-            Batch(self._encoder, step, wanted)
-            for step in ([items] if atomic else _steps(items))
+            Batch(self._encoder, step, wanted) for step in ([items] if atomic else _steps(items))
         ]
         # All are encoded before any is sent, so a refusal comes before any write.
         calls = [batch.call(nothing, atomic=atomic) for batch in batches]
@@ -149,7 +151,11 @@ class RedisDurablePlane(DurablePlane):
         ]
 
     async def _write_guarded(
-        self, items: Sequence[Item], guarded: Sequence[int], atomic: bool, wanted: Returning  # noqa: FBT001 - as `write` was called
+        self,
+        items: Sequence[Item],
+        guarded: Sequence[int],
+        atomic: bool,
+        wanted: Returning,  # noqa: FBT001 - as `write` was called
     ) -> list[WriteResult]:
         # The script compares texts, and one list or object has many. The text that is
         # stored is read first, and where it means the same it is what the guard

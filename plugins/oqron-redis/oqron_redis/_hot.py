@@ -28,7 +28,16 @@ _log = logging.getLogger("oqron.redis")
 class RedisHotPlane(HotPlane):
     """The six facets over one store."""
 
-    __slots__ = ("_capabilities", "_session", "broker", "cache", "counters", "live", "locks", "signals")
+    __slots__ = (
+        "_capabilities",
+        "_session",
+        "broker",
+        "cache",
+        "counters",
+        "live",
+        "locks",
+        "signals",
+    )
 
     def __init__(self, session: Session) -> None:
         self._session = session

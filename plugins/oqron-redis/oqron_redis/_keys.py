@@ -23,12 +23,7 @@ __all__ = ["Keys", "QueueKeys", "escape"]
 def escape(name: str) -> bytes:
     """Encode *name* without colon and braces; different names stay different."""
     if "%" in name or ":" in name or "{" in name or "}" in name:
-        name = (
-            name.replace("%", "%25")
-            .replace(":", "%3A")
-            .replace("{", "%7B")
-            .replace("}", "%7D")
-        )
+        name = name.replace("%", "%25").replace(":", "%3A").replace("{", "%7B").replace("}", "%7D")
     return name.encode()
 
 

@@ -354,9 +354,7 @@ class Reader:
                 continue
             head = b"" if part is None else part
             low, high = _time_bounds(query, index, head)
-            plans.append(
-                Plan(index=index, head=head, low=low, high=high, sorted=descending)
-            )
+            plans.append(Plan(index=index, head=head, low=low, high=high, sorted=descending))
         return await self._cheapest(namespace, plain, plans)
 
     async def _cheapest(self, namespace: str, plain: Plan, plans: list[Plan]) -> Plan:
@@ -441,9 +439,7 @@ class Reader:
             last = members[-1]
             step = _STEP
 
-    async def _members(
-        self, namespace: str, plan: Plan, last: bytes, step: int
-    ) -> list[bytes]:
+    async def _members(self, namespace: str, plan: Plan, last: bytes, step: int) -> list[bytes]:
         key = self._session.keys.index(plan.index.tag, namespace)
         direction = -1 if plan.reverse else 1
         if plan.parts:
@@ -456,9 +452,7 @@ class Reader:
             high = min(high, b"(" + last, key=_bound)
         elif last:
             low = max(low, b"(" + last, key=_bound)
-        members = await self._session.run(
-            "walk", (key,), (low, high, step, direction), again=True
-        )
+        members = await self._session.run("walk", (key,), (low, high, step, direction), again=True)
         return list(members)
 
     async def _rows(
@@ -488,9 +482,7 @@ class Reader:
             for id_, reply in zip(ids, flat, strict=True)
         ]
 
-    async def _mend(
-        self, namespace: str, plan: Plan, missing: Sequence[tuple[str, bytes]]
-    ) -> None:
+    async def _mend(self, namespace: str, plan: Plan, missing: Sequence[tuple[str, bytes]]) -> None:
         """Take ids out of an index that have no record, not even an expired one."""
         place = indexes_of(classify_namespace(namespace)).index(plan.index) + 1
         entries = [(id_, (1, place, member), b"", ()) for id_, member in missing]
@@ -594,9 +586,7 @@ class Reader:
         async for rows in self._walk(namespace, plan, tuple(dict.fromkeys(names)), b""):
             yield [row for row in rows if all(test(row) for test in tests)]
 
-    async def _count_ranges(
-        self, namespace: str, plans: Sequence[Plan]
-    ) -> tuple[int, list[int]]:
+    async def _count_ranges(self, namespace: str, plans: Sequence[Plan]) -> tuple[int, list[int]]:
         keys = self._session.keys
         places = [keys.expiry(namespace)]
         bounds: list[bytes | int] = []
@@ -614,9 +604,7 @@ class Reader:
             total += sum(1 for row in rows if all(test(row) for test in tests))
         return total
 
-    async def _expired(
-        self, query: Query, namespace: str, until: int
-    ) -> AsyncIterator[list[Row]]:
+    async def _expired(self, query: Query, namespace: str, until: int) -> AsyncIterator[list[Row]]:
         """Give what expired up to *until*, in that order; what is deleted moves nobody."""
         key = self._session.keys.expiry(namespace)
         names = _asked(query)
@@ -663,9 +651,7 @@ class Reader:
                 break
         return deleted
 
-    async def _prune_expired(
-        self, query: Query, namespace: str, limit: int, until: int
-    ) -> int:
+    async def _prune_expired(self, query: Query, namespace: str, limit: int, until: int) -> int:
         key = self._session.keys.expiry(namespace)
         deleted = kept = 0
         while deleted < limit:
@@ -692,8 +678,7 @@ class Reader:
         names = names_of(_asked(query))
         doomed = [row for row in rows if all(test(row) for test in tests)][:limit]
         entries = [
-            (row.id, (0,), row.meta, [row.texts.get(name, b"") for name in names])
-            for row in doomed
+            (row.id, (0,), row.meta, [row.texts.get(name, b"") for name in names]) for row in doomed
         ]
         return await self._erase(namespace, entries, names)
 
@@ -716,9 +701,7 @@ def _asked(query: Query) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in _COLUMNS))
 
 
-def _row(
-    namespace: str, id_: str, reply: list[Any], fields: Sequence[bytes] | None
-) -> Row:
+def _row(namespace: str, id_: str, reply: list[Any], fields: Sequence[bytes] | None) -> Row:
     if fields is None:
         texts = pairs(reply)
         return Row(namespace, id_, texts.pop(META), texts)

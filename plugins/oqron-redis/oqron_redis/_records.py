@@ -250,7 +250,10 @@ def read_meta(meta: bytes) -> tuple[int, int | None]:
 
 
 def record_from(
-    namespace: str, id: str, meta: bytes, texts: dict[bytes, bytes]  # noqa: A002 - the column's name
+    namespace: str,
+    id: str,
+    meta: bytes,
+    texts: dict[bytes, bytes],  # noqa: A002 - the column's name
 ) -> Record:
     """Make a record of stored texts, which it owns from here on."""
     inserted_at, expires_at = read_meta(meta)

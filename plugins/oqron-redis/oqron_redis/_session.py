@@ -76,9 +76,7 @@ class Session:
             self.check_open()
         return self.store.run(name, keys, arguments, lane=self.lane, again=again)
 
-    def command(
-        self, *words: bytes | int, key: bytes, again: bool = False
-    ) -> asyncio.Future[Any]:
+    def command(self, *words: bytes | int, key: bytes, again: bool = False) -> asyncio.Future[Any]:
         """Run a command; see `Store.command`."""
         if not self.is_open:
             self.check_open()

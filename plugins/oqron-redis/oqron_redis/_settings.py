@@ -83,9 +83,7 @@ class RedisSettings:
             instead of all of the above that says where the server is. Stays open.
     """
 
-    url: str = attrs.field(
-        default="redis://localhost:6379/0", repr=_hidden, validator=_check_url
-    )
+    url: str = attrs.field(default="redis://localhost:6379/0", repr=_hidden, validator=_check_url)
     username: str | None = None
     password: str | None = attrs.field(default=None, repr=False)
     database: int | None = None

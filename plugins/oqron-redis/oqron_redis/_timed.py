@@ -90,9 +90,7 @@ class RedisCounters(Counters):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def increment(
-        self, key: str, *, by: int = 1, expires_in: float | None = None
-    ) -> int:
+    async def increment(self, key: str, *, by: int = 1, expires_in: float | None = None) -> int:
         check_key(key)
         if type(by) is not int or not _INT_MIN <= by <= _INT_MAX:
             raise InvalidValueError("by", "must be an int of at most 64 bits")
