@@ -10,7 +10,7 @@ same arguments, results and errors; see `oqron_core.sync` for how to get them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,35 +18,387 @@ from oqron_core._portal import Portal
 from oqron_core.models import Backoff, Control, Job, Run
 from oqron_core.models.group import Group
 from oqron_core.models.records import Message
-from oqron_core.planes.values import Order, Page
+from oqron_core.planes.limits import Decision, RateLimit
+from oqron_core.planes.values import Lease, Order, Page
 from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.holding import HeldLease
+from oqron_core.protocol.pauses import Pause
 from oqron_core.protocol.run_handle import RunHandle
+from oqron_core.services.cache import Cache, LocalCache
 from oqron_core.services.controls import Controls
 from oqron_core.services.dead_letters import DeadLetters
 from oqron_core.services.jobs import Jobs
+from oqron_core.services.limits import Ban, Limits
+from oqron_core.services.locks import Locks
 from oqron_core.services.maintenance import Maintenance, Report
 from oqron_core.services.runs import Runs
 from oqron_core.services.topics import Topics
 
 
 __all__ = [
+    "SyncCache",
     "SyncControls",
     "SyncDeadLetters",
     "SyncJobs",
+    "SyncLimits",
+    "SyncLocalCache",
+    "SyncLocks",
     "SyncMaintenance",
     "SyncRuns",
     "SyncTopics",
 ]
 
 
+class SyncCache:
+    """
+    Values that expire, shared by all processes of a scope. None is a value.
+
+    Ephemeral: everything may be gone at any moment. A time to live is at least
+    0.001 seconds; 0 and less are refused, None is for ever.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Cache) -> None:
+        self._portal = portal
+        self._service = service
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """
+        Read a value, as a copy of your own; *default* where there is none.
+
+        Give `MISSING` as *default* to tell a miss from a stored None.
+
+        Raises:
+            InvalidValueError: *key* is not legal.
+            UnavailableError: The hot plane did not answer.
+        """
+        return self._portal.call(self._service.get, key, default)
+
+    def get_many(self, keys: Sequence[str], default: Any = None) -> list[Any]:
+        """
+        Read values, in the order of *keys*, in one round trip and one for tags.
+
+        Raises:
+            InvalidValueError: A key is not legal.
+            UnavailableError: The hot plane did not answer.
+        """
+        return self._portal.call(self._service.get_many, keys, default)
+
+    def set(self, key: str, value: Any, *, ttl: float | None, tags: Sequence[str] = ()) -> None:
+        """
+        Write a value, replacing what is there, and tell local copies.
+
+        A value that is being built for the key does not replace it, unless the key
+        had a stale value.
+
+        Args:
+            key: 1 to 255 characters.
+            value: Anything portable.
+            ttl: Seconds until it is absent, >= 0.001; None for ever.
+            tags: What invalidates it, at most 100.
+
+        Raises:
+            InvalidValueError: An argument is not legal; nothing is written.
+            UnavailableError: The hot plane did not answer; it may be written.
+        """
+        return self._portal.call(self._service.set, key, value, ttl=ttl, tags=tags)
+
+    def set_many(
+        self,
+        entries: Mapping[str, Any],
+        *,
+        ttl: float | None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        """
+        Write values, all with the same *ttl* and *tags*; see `set`. Not atomic.
+
+        Raises:
+            InvalidValueError: An argument is not legal; nothing is written.
+            UnavailableError: The hot plane did not answer; some may be written.
+        """
+        return self._portal.call(self._service.set_many, entries, ttl=ttl, tags=tags)
+
+    def get_or_set(
+        self,
+        key: str,
+        builder: Callable[[], Any],
+        *,
+        ttl: float | None = None,
+        stale_for: float = 0.0,
+        tags: Sequence[str] = (),
+        negative_ttl: float | None = None,
+        lease_for: float = 10.0,
+    ) -> Any:
+        """
+        Read a value; where there is none, build it, once among all processes.
+
+        Who asks meanwhile waits for that builder, without polling. A builder that
+        raises leaves nothing behind: each caller of its process gets what it raised,
+        and another process builds. One whose process dies is replaced after
+        *lease_for* seconds. A builder all of whose callers were cancelled is
+        cancelled too.
+
+        A call that began before an invalidation may give what was built before it;
+        such a value is not kept.
+
+        Args:
+            key: 1 to 255 characters.
+            builder: Makes the value: a coroutine function, or a function, which is
+                run in a thread.
+            ttl: Seconds that the value is fresh, >= 0.001; None for ever.
+            stale_for: Seconds after that in which the old value is given at once,
+                while one process builds a new one in the background.
+            tags: What invalidates it, at most 100.
+            negative_ttl: Instead of *ttl* where the builder gives None; that is
+                never served stale. None makes no difference.
+            lease_for: Seconds until a builder that died is replaced, >= 0.05; a
+                living one may take as long as it needs.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or what was built is not
+                portable.
+            UnavailableError: The hot plane did not answer.
+            Exception: Whatever the builder raised.
+        """
+        return self._portal.call(
+            self._service.get_or_set,
+            key,
+            builder,
+            ttl=ttl,
+            stale_for=stale_for,
+            tags=tags,
+            negative_ttl=negative_ttl,
+            lease_for=lease_for,
+        )
+
+    def delete(self, key: str) -> bool:
+        """Remove a value, as `invalidate` does; whether it was there."""
+        return self._portal.call(self._service.delete, key)
+
+    def delete_many(self, keys: Sequence[str]) -> list[bool]:
+        """
+        Remove values, as `invalidate` does; for each key whether it was there.
+
+        Raises:
+            InvalidValueError: A key is not legal.
+            UnavailableError: The hot plane did not answer; some may be removed.
+        """
+        return self._portal.call(self._service.delete_many, keys)
+
+    def invalidate(self, key: str) -> None:
+        """
+        Make sure that nothing older than this call is found under *key*.
+
+        Also not what is being built now: its callers get it, but it is not kept.
+        Local copies everywhere are told.
+
+        Raises:
+            InvalidValueError: *key* is not legal.
+            UnavailableError: The hot plane did not answer; call again.
+        """
+        return self._portal.call(self._service.invalidate, key)
+
+    def invalidate_tag(self, tag: str) -> None:
+        """
+        Make every value with *tag* absent, however many there are, in one step.
+
+        Raises:
+            InvalidValueError: *tag* is not legal.
+            UnavailableError: The hot plane did not answer; call again.
+        """
+        return self._portal.call(self._service.invalidate_tag, tag)
+
+    def invalidate_tags(self, tags: Sequence[str]) -> None:
+        """
+        Make every value with one of *tags* absent, in one step per tag.
+
+        Raises:
+            InvalidValueError: A tag is not legal.
+            UnavailableError: The hot plane did not answer; call again.
+        """
+        return self._portal.call(self._service.invalidate_tags, tags)
+
+    def local(self, *, max_entries: int = 1000, max_age: float = 5.0) -> LocalCache:
+        """
+        Give a view of this cache that keeps copies in this process.
+
+        Copies follow `set`, `delete` and every invalidation by signal, usually
+        within a millisecond. Signals may be lost, so a copy is at most *max_age*
+        seconds old; for that long it may also outlive its time to live.
+
+        Args:
+            max_entries: How many copies are kept; those not read for longest go.
+            max_age: Seconds, > 0, by the local clock.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+        """
+        return self._service.local(max_entries=max_entries, max_age=max_age)
+
+
+class SyncLocalCache:
+    """Reads through copies in this process; see `Cache.local`."""
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: LocalCache) -> None:
+        self._portal = portal
+        self._service = service
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Read a value, from the copy where there is one; as `Cache.get`."""
+        return self._portal.call(self._service.get, key, default)
+
+    def get_many(self, keys: Sequence[str], default: Any = None) -> list[Any]:
+        """Read values, those without a copy in one round trip; as `Cache.get_many`."""
+        return self._portal.call(self._service.get_many, keys, default)
+
+    def get_or_set(
+        self,
+        key: str,
+        builder: Callable[[], Any],
+        *,
+        ttl: float | None = None,
+        stale_for: float = 0.0,
+        tags: Sequence[str] = (),
+        negative_ttl: float | None = None,
+        lease_for: float = 10.0,
+    ) -> Any:
+        """Read a value, from the copy where there is one; as `Cache.get_or_set`."""
+        return self._portal.call(
+            self._service.get_or_set,
+            key,
+            builder,
+            ttl=ttl,
+            stale_for=stale_for,
+            tags=tags,
+            negative_ttl=negative_ttl,
+            lease_for=lease_for,
+        )
+
+    def drop(self, keys: Iterable[str] | None) -> None:
+        """Forget the copies of *keys*; None for all."""
+        return self._service.drop(keys)
+
+
 class SyncControls:
-    """Pause state, durable and versioned; the source of truth of any board."""
+    """
+    Pause state, durable and versioned; the source of truth of any board.
+
+    The namespaces are ``queue``, ``worker``, ``webhook``, ``topic_state``,
+    ``cron_durable`` and ``schedule_durable``. A paused queue is not claimed from,
+    and a paused cron or schedule is never due; what ``worker``, ``webhook`` and
+    ``topic_state`` mean is up to whoever runs them, with `admit`.
+    """
 
     __slots__ = ("_portal", "_service")
 
     def __init__(self, portal: Portal, service: Controls) -> None:
         self._portal = portal
         self._service = service
+
+    def pause(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        behaviour: str | None = "hold",
+        reason: str | None = None,
+    ) -> Pause:
+        """
+        Pause something, and say what becomes of what arrives meanwhile.
+
+        For a queue: after this returned nothing is handed out. With ``hold``,
+        jobs that are added are kept apart as ``held`` until the resume; with
+        ``skip``, `Jobs.add` gives a job with the status ``cancelled`` that was
+        not stored; with ``reject`` it raises `PausedError`; with None jobs are
+        added and wait. Other processes may take up to a second to notice the
+        behaviour; what they add until then waits.
+
+        For a cron or a schedule: with ``hold`` or None, the pointer stands, and
+        the resume leaves what was missed to the schedule's catch-up; with
+        ``skip`` or ``reject``, slots that come due meanwhile never run, and
+        ``reject`` lets `Schedules.advance` raise `PausedError`.
+
+        Pausing what is paused changes behaviour and reason.
+
+        Args:
+            namespace: What kind of thing, as above.
+            name: Which.
+            behaviour: ``hold``, ``skip``, ``reject`` or None.
+            reason: Why, for people.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            ConflictError: Others kept changing it.
+            UnavailableError: A plane did not answer. If only the hot one did not,
+                the pause is recorded and comes into force with maintenance.
+        """
+        return self._portal.call(
+            self._service.pause, namespace, name, behaviour=behaviour, reason=reason
+        )
+
+    def resume(self, namespace: str, name: str) -> Pause:
+        """
+        Let it go on. What a queue held is released in order before anything newer.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            ConflictError: Others kept changing it.
+            UnavailableError: A plane did not answer. If only the hot one did not,
+                maintenance resumes and releases.
+        """
+        return self._portal.call(self._service.resume, namespace, name)
+
+    def get(self, namespace: str, name: str) -> Pause | None:
+        """Read the state of something; None where it was never paused."""
+        return self._portal.call(self._service.get, namespace, name)
+
+    def query(
+        self,
+        namespace: str | None = None,
+        *,
+        paused: bool | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page:
+        """
+        Read pause states, by namespace and name.
+
+        Args:
+            namespace: Only of these; None for all of them.
+            paused: Only what is paused, or only what is not; None for both.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+        """
+        return self._portal.call(
+            self._service.query, namespace, paused=paused, limit=limit, after=after
+        )
+
+    def admit(self, namespace: str, name: str) -> str | None:
+        """
+        Ask what is to become of something that arrives now.
+
+        Returns:
+            None to take it; else what the pause says: ``hold`` or ``skip``.
+
+        Raises:
+            PausedError: It rejects what arrives.
+        """
+        return self._portal.call(self._service.admit, namespace, name)
+
+    def release(self, queue: str) -> int:
+        """
+        Release what a queue holds now, in order; what arrives later is held again.
+
+        Claims stay stopped, so nothing runs before the resume.
+
+        Returns:
+            How many jobs were released.
+        """
+        return self._portal.call(self._service.release, queue)
 
     def pause_queue(self, queue: str, *, reason: str | None = None) -> Control:
         """Pause a queue; see `Jobs.pause`."""
@@ -474,6 +826,267 @@ class SyncJobs:
     def resume(self, queue: str) -> Control:
         """Allow claims of a queue again; otherwise as `pause`."""
         return self._portal.call(self._service.resume, queue)
+
+
+class SyncLimits:
+    """
+    How often and how many at a time, per key, among all processes of a scope.
+
+    Judged by the hot plane's clock, each decision in one atomic step there. What a
+    key leaves behind expires by itself.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Limits) -> None:
+        self._portal = portal
+        self._service = service
+
+    def take(self, key: str, limit: RateLimit, *, cost: int = 1) -> Decision:
+        """
+        Take *cost* from the limit of *key* if it allows it.
+
+        What is not allowed is not counted. A key that is banned is refused whatever
+        the limit says, with ``retry_after`` until the end of the ban.
+
+        Args:
+            key: What is limited, 1 to 255 characters.
+            limit: `FixedWindow`, `SlidingWindow` or `TokenBucket`. Limits of
+                different types do not share what they count.
+            cost: How much to take; 0 looks without taking.
+
+        Returns:
+            The decision, with the numbers HTTP headers need.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or *cost* is more than the
+                limit can ever allow.
+            UnavailableError: The hot plane did not answer; it may have been taken.
+        """
+        return self._portal.call(self._service.take, key, limit, cost=cost)
+
+    def peek(self, key: str, limit: RateLimit) -> Decision:
+        """Say what `take` would, without taking."""
+        return self._portal.call(self._service.peek, key, limit)
+
+    def reset(self, key: str) -> bool:
+        """
+        Forget what was taken for *key*, by limits of every type; a ban stays.
+
+        Returns:
+            Whether there was something to forget.
+        """
+        return self._portal.call(self._service.reset, key)
+
+    def ban(self, key: str, seconds_: float, *, reason: str | None = None) -> None:
+        """
+        Shut *key* out for a while; replaces a ban that is there.
+
+        Args:
+            key: What is banned, 1 to 255 characters.
+            seconds_: How long, >= 0.001.
+            reason: Why, for people.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The hot plane did not answer; it may be banned.
+        """
+        return self._portal.call(self._service.ban, key, seconds_, reason=reason)
+
+    def unban(self, key: str) -> bool:
+        """Let *key* in again; whether it was banned."""
+        return self._portal.call(self._service.unban, key)
+
+    def banned(self, key: str) -> float | None:
+        """Say for how many seconds more *key* is banned; None where it is not."""
+        return self._portal.call(self._service.banned, key)
+
+    def get_ban(self, key: str) -> Ban | None:
+        """Show the ban of *key*, with its reason; None where there is none."""
+        return self._portal.call(self._service.get_ban, key)
+
+    def slots(
+        self,
+        key: str,
+        count: int,
+        *,
+        lease_for: float = 30.0,
+        wait: float | None = 0.0,
+    ) -> AbstractContextManager[HeldLease]:
+        """
+        Hold one of *count* slots of *key* while the context is open.
+
+        It is renewed in the background; the slot of a holder that dies is free
+        again after its lease. Where it is lost the body is cancelled and the context
+        raises `LeaseLostError`, as with a lock.
+
+        Args:
+            key: What is limited, 1 to 255 characters.
+            count: How many may run at the same time, 1 to 10,000; all callers
+                should say the same.
+            lease_for: Seconds until the slot lapses unless renewed; >= 0.05.
+            wait: Seconds to wait for one; 0 for not at all, None for as long as it
+                takes.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            ConflictError: All were taken, still after *wait* seconds.
+            LeaseLostError: The slot was lost; the body was cut short.
+            UnavailableError: The hot plane did not answer on entering.
+        """
+        return self._portal.hold(self._service.slots(key, count, lease_for=lease_for, wait=wait))
+
+    def in_use(self, key: str, count: int) -> int:
+        """
+        Count how many of *count* slots of *key* are held now.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The hot plane did not answer.
+        """
+        return self._portal.call(self._service.in_use, key, count)
+
+
+class SyncLocks:
+    """
+    One holder per key among all processes of a scope. Not re-entrant.
+
+    A lock that nobody renews lapses after its lease, by the plane's clock. Because
+    a process may stand still without knowing it, what must never be done by two
+    carries the fencing token along.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Locks) -> None:
+        self._portal = portal
+        self._service = service
+
+    def acquire(
+        self,
+        key: str,
+        *,
+        lease_for: float = 30.0,
+        wait: float | None = 0.0,
+    ) -> HeldLease | None:
+        """
+        Take a lock; it is yours to `renew` and to `release`.
+
+        Waiting does not poll: who gives the lock back wakes who waits, and a lease
+        that is not renewed ends by itself. A caller that is cancelled holds nothing.
+
+        Args:
+            key: The lock, 1 to 255 characters.
+            lease_for: Seconds until it lapses unless renewed; >= 0.05.
+            wait: Seconds to wait for it; 0 for not at all, None for as long as it
+                takes.
+
+        Returns:
+            What is held, or None where another has it.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The hot plane did not answer; what may have been taken
+                lapses.
+        """
+        return self._portal.call(self._service.acquire, key, lease_for=lease_for, wait=wait)
+
+    def hold(
+        self,
+        key: str,
+        *,
+        lease_for: float = 30.0,
+        wait: float | None = None,
+    ) -> AbstractContextManager[HeldLease]:
+        """
+        Hold a lock while the context is open.
+
+        It is renewed in the background at a third of the lease; a renewal that fails
+        is tried again for as long as the lease lasts. Where the lock is lost the
+        body is cancelled and the context raises `LeaseLostError`; it also raises it
+        where the body ends and the lock turns out to have lapsed unnoticed.
+
+        Args:
+            key: The lock, 1 to 255 characters.
+            lease_for: Seconds until it lapses unless renewed; >= 0.05.
+            wait: Seconds to wait for it; 0 for not at all, None for as long as it
+                takes.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            ConflictError: Another has it still; names the holder.
+            LeaseLostError: It was lost; the body was cut short.
+            UnavailableError: The hot plane did not answer on entering.
+        """
+        return self._portal.hold(self._service.hold(key, lease_for=lease_for, wait=wait))
+
+    def renew(self, lease: HeldLease, *, lease_for: float | None = None) -> bool:
+        """
+        Let the lease last *lease_for* seconds from now; None as it was taken.
+
+        Returns:
+            Whether it is held; False for good where it is lost or was released.
+
+        Raises:
+            InvalidValueError: *lease_for* is not legal.
+            UnavailableError: The hot plane did not answer; try again in time.
+        """
+        return self._portal.call(self._service.renew, lease, lease_for=lease_for)
+
+    def release(self, lease: HeldLease) -> bool:
+        """
+        Give it back, and wake who waits. May be repeated.
+
+        Where the hot plane does not answer it lapses.
+
+        Returns:
+            False where it was lost before.
+        """
+        return self._portal.call(self._service.release, lease)
+
+    def holder(self, key: str) -> Lease | None:
+        """
+        Show who has a lock: the lease, under the caller's key; None where it is free.
+
+        Raises:
+            UnavailableError: The hot plane did not answer.
+        """
+        return self._portal.call(self._service.holder, key)
+
+    def lead(
+        self,
+        name: str,
+        *,
+        lease_for: float = 15.0,
+        wait: float | None = None,
+    ) -> AbstractContextManager[HeldLease]:
+        """
+        Lead while the context is open: of any number of candidates one does.
+
+        As `hold`. ``term`` of what it gives is larger for every leader than for the
+        one before; a leader that dies is replaced after its lease.
+
+        Args:
+            name: What is led, 1 to 255 characters.
+            lease_for: Seconds until the lead lapses unless renewed; >= 0.05.
+            wait: Seconds to stand by; None for as long as it takes.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            ConflictError: Another leads still; names the leader.
+            LeaseLostError: The lead was lost; the body was cut short.
+            UnavailableError: The hot plane did not answer on entering.
+        """
+        return self._portal.hold(self._service.lead(name, lease_for=lease_for, wait=wait))
+
+    def leader(self, name: str) -> Lease | None:
+        """
+        Show who leads: the lease, under *name*, its token the term; None where nobody does.
+
+        Raises:
+            UnavailableError: The hot plane did not answer.
+        """
+        return self._portal.call(self._service.leader, name)
 
 
 class SyncMaintenance:

@@ -44,6 +44,7 @@ __all__ = [
 ItemT = TypeVar("ItemT")
 
 _WIDE: Final = 10_000
+_SPARE: Final = 8
 
 
 def plain(value: object, *, limit: int | None = None) -> str:
@@ -109,7 +110,6 @@ class Column:
         style: How it looks where there is colour.
         fold: Whether what is too long goes on in the next line; it is cut else.
         whole: Whether it is to be copied, so neither folded nor cut.
-        least: How narrow it may become.
     """
 
     name: str
@@ -117,7 +117,6 @@ class Column:
     style: str = ""
     fold: bool = True
     whole: bool = False
-    least: int | None = None
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Table:
@@ -128,7 +127,6 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> T
             column.name,
             justify="right" if column.right else "left",
             style=column.style,
-            min_width=column.least,
             overflow="fold" if column.fold else "ellipsis",
             no_wrap=column.right or column.whole or not column.fold,
         )
@@ -158,7 +156,8 @@ def print_table(
     wide.width = _WIDE
     if wide.is_terminal or "COLUMNS" in os.environ:
         # An id is copied, so a terminal that is too narrow wraps the whole line.
-        wide.width = max(usual, Measurement.get(wide, wide.options, table).minimum)
+        least = Measurement.get(wide, wide.options, table).minimum
+        wide.width = max(usual, least + _SPARE)
     _print(wide, table)
 
 

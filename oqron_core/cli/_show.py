@@ -34,7 +34,7 @@ RUN_COLUMNS: Final = (
     Column("try", right=True),
     Column("started", whole=True),
     Column("took", right=True),
-    Column("error", least=24),
+    Column("error"),
 )
 
 

@@ -191,7 +191,7 @@ _COLUMNS = [
     Column("tries", right=True),
     Column("priority", right=True),
     Column("added", whole=True),
-    Column("error", least=24),
+    Column("error"),
 ]
 
 

@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from oqron_core._codec import Json
 from oqron_core.exceptions import ClosedError, StorageError
-from oqron_core.planes.values import Missing
 from oqron_core.protocol.entries import BUILD, Entries
 from oqron_core.protocol.holding import Ear, HeldLease, Holding
 from oqron_core.protocol.session import Session
@@ -111,8 +109,6 @@ class Building:
         await asyncio.wait([task])
         if task.cancelled():
             self._session.check_open()
-            msg = "the build was cut short by closing"
-            raise ClosedError(msg)
         return task.result()
 
     async def _fly(self, plan: Plan, flight: _Flight) -> Any:
@@ -148,7 +144,7 @@ class Building:
             if held is not None:
                 # Nobody waits for it, so nobody would ever cancel it.
                 async with asyncio.timeout(max(_REFRESH_LEAST, plan.stale_for)):
-                    await self._build_held(plan, held, fresh_only=True)
+                    await self._build_held(plan, held)
         except Exception as error:  # noqa: BLE001 - the stale value stands; the next call tries again
             log.warning("refreshing a cache entry failed: %s", type(error).__name__)
 
@@ -170,7 +166,7 @@ class Building:
                 lapse = await self._holding.lapse_of(BUILD + plan.key)
                 await ear.hear(min(_LOOK_AGAIN, max(0.002, lapse)))
                 [entry] = await self._entries.read([plan.key])
-                if not isinstance(entry, Missing) and not entry.stale:
+                if entry is not None and entry.fresh:
                     return entry.value
 
     async def _take(self, plan: Plan) -> HeldLease | None:
@@ -178,19 +174,22 @@ class Building:
             BUILD + plan.key, plan.key, "build", lease_for=plan.lease_for
         )
 
-    async def _build_held(self, plan: Plan, held: HeldLease, *, fresh_only: bool = False) -> Any:
+    async def _build_held(self, plan: Plan, held: HeldLease) -> Any:
         """Build under the lock, which is given back in any case."""
         keeper = self._holding.keep(held)
         wrote = False
         try:
             [entry] = await self._entries.read([plan.key])
-            if not isinstance(entry, Missing) and not entry.stale:
+            if entry is not None and entry.fresh:
                 # The builder before us was done while we asked.
                 return entry.value
+            if entry is not None and not entry.valid:
+                # Out of the way, as a fill takes a place only where it is free.
+                await self._entries.delete([plan.key])
             versions = await self._entries.mark(plan.tags, _lasts(plan)) if plan.tags else {}
             value = await _call(plan.builder)
             wrote = await self._fill(
-                plan, held, value, versions, replace=not isinstance(entry, Missing)
+                plan, held, value, versions, replace=entry is not None and entry.valid
             )
             return value
         finally:
@@ -216,18 +215,23 @@ class Building:
         if held.lost:
             return False
         lasts = None if ttl is None else ttl + stale_for
-        if replace:
-            await self._entries.write({plan.key: entry}, ttl=lasts)
+        try:
+            if replace:
+                await self._entries.write({plan.key: entry}, ttl=lasts)
+                return True
+            # Whoever has set the key meanwhile knows better.
+            return await self._entries.add(plan.key, entry, ttl=lasts)
+        except StorageError as error:
+            # The value is there, so the callers have it; it may even be stored.
+            log.debug("a cache entry was not stored: %s", error)
             return True
-        # Whoever has set the key meanwhile knows better.
-        return await self._entries.add(plan.key, entry, ttl=lasts)
 
     async def _end(self, plan: Plan, held: HeldLease, *, wrote: bool) -> None:
         still_ours = await self._holding.give_back(held, BUILD + plan.key)
         if wrote and not still_ours:
             # Invalidated between our last look and the writing: what was made from
             # older data does not stay.
-            with contextlib.suppress(StorageError):
+            with contextlib.suppress(StorageError, ClosedError):
                 await self._entries.delete([plan.key])
 
 

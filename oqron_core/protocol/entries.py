@@ -14,7 +14,7 @@ import orjson
 
 from oqron_core._codec import Json, encode
 from oqron_core.planes.checks import MAX_DURATION
-from oqron_core.planes.values import MISSING, Lease, Missing
+from oqron_core.planes.values import Lease
 from oqron_core.protocol.session import Session
 
 
@@ -44,10 +44,17 @@ class Entry:
         value: The value, fresh from the store.
         stale: Whether its time to live is over, and it may only be served while it
             is built anew.
+        valid: Whether none of its tags was invalidated since it was made.
     """
 
     value: Any
     stale: bool = False
+    valid: bool = True
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it may be served as it is."""
+        return self.valid and not self.stale
 
 
 class Entries:
@@ -67,9 +74,9 @@ class Entries:
 
     # --- entries ---
 
-    async def read(self, keys: Sequence[str]) -> list[Entry | Missing]:
+    async def read(self, keys: Sequence[str]) -> list[Entry | None]:
         """
-        Read entries; for each key what is valid, or `MISSING`.
+        Read entries; for each key what lies there, valid or not, or None.
 
         Raises:
             UnavailableError: No answer.
@@ -84,9 +91,13 @@ class Entries:
         if any(row and "f" in row for row in rows):
             now = await self._session.hot_time.now()
         return [
-            MISSING
-            if row is None or any(tags[tag] != version for tag, version in row.get("t", ()))
-            else Entry(row["v"], stale="f" in row and row["f"] <= now)
+            None
+            if row is None
+            else Entry(
+                row["v"],
+                stale="f" in row and row["f"] <= now,
+                valid=all(tags[tag] == version for tag, version in row.get("t", ())),
+            )
             for row in rows
         ]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from oqron_core.exceptions import ConflictError, LeaseLostError
 from oqron_core.planes import HotPlane
@@ -210,18 +210,26 @@ class JobsMachine(RuleBasedStateMachine):
 
     workers = st.integers(0, 1)
     ids = st.sampled_from([f"{number:02}" for number in range(12)])
+    new_jobs = st.tuples(
+        ids, st.integers(-1, 1), st.integers(1, 3), st.sampled_from([False, False, False, True])
+    )
 
     # --- adding and claiming ---
 
-    @rule(
-        worker=workers,
-        id=ids,
-        priority=st.integers(-1, 1),
-        most=st.integers(1, 3),
-        delayed=st.booleans(),
-    )
-    def add(self, worker: int, id: str, priority: int, most: int, delayed: bool) -> None:  # noqa: A002, FBT001
-        """Add a job, perhaps one that is there."""
+    @initialize(jobs=st.lists(new_jobs, min_size=2, max_size=6))
+    def begin(self, jobs: list[tuple[str, int, int, bool]]) -> None:
+        """Start with some jobs."""
+        for job in jobs:
+            self.add_one(0, *job)
+
+    @rule(worker=workers, jobs=st.lists(new_jobs, min_size=1, max_size=3))
+    def add(self, worker: int, jobs: list[tuple[str, int, int, bool]]) -> None:
+        """Add jobs, perhaps some that are there."""
+        for job in jobs:
+            self.add_one(worker, *job)
+
+    def add_one(self, worker: int, id: str, priority: int, most: int, delayed: bool) -> None:  # noqa: A002, FBT001
+        """Add one job."""
         now = self.now()
         delay = self.delay if delayed else None
         due = now + round(self.delay * 1000) if delayed else 0
@@ -235,14 +243,23 @@ class JobsMachine(RuleBasedStateMachine):
         assert new is not job.duplicate
         assert job.published
 
-    @rule(worker=workers, limit=st.integers(0, 4))
+    @rule(worker=workers)
+    def claim_one(self, worker: int) -> None:
+        """Claim the first in the order."""
+        self.claim(worker, 1)
+
+    @rule(worker=workers, limit=st.integers(2, 5))
+    def claim_some(self, worker: int, limit: int) -> None:
+        """Claim several."""
+        self.claim(worker, limit)
+
     def claim(self, worker: int, limit: int) -> None:
-        """Claim some, or everything where the order is not known any more."""
-        limit = limit if self.model.ordered or limit == 0 else _EVERYTHING
+        """Claim, or claim everything where the order is not known any more."""
+        limit = limit if self.model.ordered else _EVERYTHING
         claims = self.run(
             self.storages[worker].jobs.claim(QUEUE, limit=limit, lease_for=self.lease_for)
         )
-        expected = self.model.claim(limit, now=self.now(), until=self.until()) if limit else []
+        expected = self.model.claim(limit, now=self.now(), until=self.until())
         got = [(claim.job.id, claim.attempt) for claim in claims]
         if self.model.ordered:
             assert expected == got
@@ -325,9 +342,9 @@ class JobsMachine(RuleBasedStateMachine):
 
     # --- steering and repair ---
 
-    @rule(worker=workers, paused=st.booleans())
+    @rule(worker=workers, paused=st.sampled_from([False, False, False, True]))
     def pause(self, worker: int, paused: bool) -> None:  # noqa: FBT001
-        """Pause or resume."""
+        """Pause or, more often, resume."""
         jobs = self.storages[worker].jobs
         self.run(jobs.pause(QUEUE) if paused else jobs.resume(QUEUE))
         self.model.paused = paused

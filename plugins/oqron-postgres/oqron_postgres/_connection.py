@@ -395,6 +395,7 @@ class PooledLink(PsycopgLink):
         are fetched, not one for each statement.
         """
         connection = self._connection
+        self._pipelined = True
         async with connection.pipeline() as pipeline:
             try:
                 await connection.execute(_BEGIN, prepare=False)

@@ -60,10 +60,13 @@ class Link(Protocol):
 class PsycopgLink:
     """A psycopg connection: one of ours, or a caller's."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_pipelined")
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
+        # In a pipeline psycopg takes a statement for prepared before the server has
+        # said so, and goes on believing it after an error.
+        self._pipelined = False
 
     async def send(
         self, statement: Statement, params: Mapping[str, Any]
@@ -73,7 +76,7 @@ class PsycopgLink:
         await cursor.execute(
             statement.raw,
             psycopg_params(params),
-            prepare=None if statement.prepare else False,
+            prepare=None if statement.prepare and not self._pipelined else False,
         )
         return cursor
 

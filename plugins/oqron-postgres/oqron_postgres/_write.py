@@ -40,7 +40,7 @@ from oqron_postgres._sqltext import Statement
 from oqron_postgres._statements import Returning, StatementBook
 
 
-__all__ = ["MAX_BATCH", "Batch", "Item", "Step", "lock_steps", "record_of"]
+__all__ = ["MAX_BATCH", "Batch", "Item", "Step", "is_mixed", "lock_steps", "record_of"]
 
 MAX_BATCH: Final = 1000
 """The largest number of writes in one statement."""
@@ -429,6 +429,18 @@ class Batch:
     def finish(self) -> list[WriteResult]:
         """Give the results."""
         return cast("list[WriteResult]", self.results)
+
+
+def is_mixed(items: Sequence[Item]) -> bool:
+    """
+    Whether a wave of a batch that is not atomic should go as one transaction.
+
+    That saves round trips where it takes several statements. Where inserts and puts
+    meet in one table, it would take one for each change between them.
+    """
+    groups = {_group_key(item) for item in items}
+    creating = [table for table, kind in groups if kind in {Insert, Put}]
+    return len(groups) > 1 and len(creating) == len(set(creating))
 
 
 def _by_table(item: Item) -> int:

@@ -45,6 +45,7 @@ from oqron_postgres._write import (
     Item,
     Step,
     dumps,
+    is_mixed,
     lock_steps,
     place_of,
     record_of,
@@ -253,12 +254,11 @@ class PostgresPlane(_Statements):
 
     async def _write_each(self, batch: Batch) -> None:
         for wave in batch.waves():
-            steps = batch.steps(wave)
-            if 1 < len(steps) <= len(wave) and _is_mixed(wave):
+            if is_mixed(wave):
                 for part in _portions(wave):
                     await self._write_together(batch, part)
             else:
-                for step in steps:
+                for step in batch.steps(wave):
                     await self._write_step(batch, step)
             # Before the next wave changes what stands in the way.
             await self._read_blocked(batch)
@@ -273,7 +273,7 @@ class PostgresPlane(_Statements):
                 left += batch.steps(moved)
 
     async def _write_together(self, batch: Batch, items: Sequence[Item]) -> None:
-        steps = batch.steps(items)
+        steps = batch.steps(items, one_transaction=True)
         locks = lock_steps(batch, items)
 
         async def work(link: PooledLink) -> list[Item]:
@@ -333,7 +333,7 @@ async def _write_atomic(link: PooledLink, batch: Batch) -> None:
         for statement, params in lock_steps(batch, batch.items):
             await send(statement, params)
         for wave in batch.waves():
-            steps = batch.steps(wave)
+            steps = batch.steps(wave, one_transaction=True)
             while steps:
                 moved: list[Item] = []
                 cursors = [await send(step.statement, step.params) for step in steps]
@@ -341,13 +341,6 @@ async def _write_atomic(link: PooledLink, batch: Batch) -> None:
                     moved += step.absorb(await cursor.fetchall())
                 steps = batch.steps(moved)
         batch.check_all_applied()
-
-
-def _is_mixed(items: Sequence[Item]) -> bool:
-    first = items[0]
-    return any(
-        item.table is not first.table or type(item.write) is not type(first.write) for item in items
-    )
 
 
 def _portions(items: Sequence[Item]) -> list[Sequence[Item]]:
@@ -408,7 +401,7 @@ class BoundPostgresPlane(_Statements):
             for statement, params in lock_steps(batch, batch.items):
                 await self._link.fetch(statement, params)
         for wave in batch.waves():
-            left = batch.steps(wave)
+            left = batch.steps(wave, one_transaction=True)
             while left:
                 step = left.pop(0)
                 rows = await self._link.fetch(step.statement, step.params)

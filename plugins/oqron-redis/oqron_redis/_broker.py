@@ -136,7 +136,7 @@ class RedisBroker(Broker):
             for i in range(1, len(answer), 4)
         ]
 
-    async def wait(self, queues: Sequence[str], *, timeout: float) -> Sequence[str]:  # noqa: ASYNC109 - the contract's
+    async def wait(self, queues: Sequence[str], *, timeout: float) -> Sequence[str]:
         self._session.check_open()
         if isinstance(queues, str) or not queues:
             raise InvalidValueError("queues", "must be a list of at least one queue")

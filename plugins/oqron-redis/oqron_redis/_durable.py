@@ -122,8 +122,8 @@ class RedisDurablePlane(DurablePlane):
     async def _apply(
         self,
         items: Sequence[Item],
-        atomic: bool,
-        wanted: Returning,  # noqa: FBT001 - as `write` was called
+        atomic: bool,  # noqa: FBT001 - as `write` was called
+        wanted: Returning,
     ) -> list[WriteResult]:
         nothing = self._session.keys.durable_nothing
         batches = [
@@ -154,8 +154,8 @@ class RedisDurablePlane(DurablePlane):
         self,
         items: Sequence[Item],
         guarded: Sequence[int],
-        atomic: bool,
-        wanted: Returning,  # noqa: FBT001 - as `write` was called
+        atomic: bool,  # noqa: FBT001 - as `write` was called
+        wanted: Returning,
     ) -> list[WriteResult]:
         # The script compares texts, and one list or object has many. The text that is
         # stored is read first, and where it means the same it is what the guard
@@ -172,7 +172,6 @@ class RedisDurablePlane(DurablePlane):
             try:
                 found = await self._apply([items[index] for index in pending], atomic, wanted)
             except ConflictError as conflict:
-                assert conflict.index is not None
                 if conflict.index not in guarded:
                     raise
                 again = await self._expect_stored([items[index] for index in guarded])

@@ -7,8 +7,6 @@ import re
 
 from typing import Final
 
-from redis import exceptions as driver
-
 from oqron_core.exceptions import (
     ConfigError,
     OqronError,
@@ -16,6 +14,7 @@ from oqron_core.exceptions import (
     TimedOutError,
     UnavailableError,
 )
+from redis import exceptions as driver
 
 
 __all__ = ["is_stale_primary", "translate"]

@@ -10,6 +10,7 @@ connection, so a caller that is cancelled leaves no answer behind for somebody e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 
@@ -18,11 +19,10 @@ from typing import Any, Final, Protocol, final
 
 import hiredis
 
-from redis import exceptions as driver
-
 from oqron_core.exceptions import ClosedError, OqronError, UnavailableError
 from oqron_redis._errors import is_stale_primary, translate
 from oqron_redis._scripts import Script
+from redis import exceptions as driver
 
 
 __all__ = ["Arguments", "Lane", "Redirect", "discard"]
@@ -73,10 +73,8 @@ class _Call:
 
 async def discard(connection: Any) -> None:
     """Close a connection, whatever state it is in, without waiting for the server."""
-    try:
+    with contextlib.suppress(OSError, driver.RedisError):
         await connection.disconnect(nowait=True)
-    except (OSError, driver.RedisError, asyncio.TimeoutError):
-        pass
 
 
 async def _is_stale(connection: Any) -> bool:
@@ -103,11 +101,11 @@ class Lane:
         redirect: Where calls go that this server does not serve any more.
     """
 
-    def __init__(  # noqa: PLR0913 - all of them are needed, by keyword
+    def __init__(
         self,
         connect: Callable[[], Any],
         *,
-        timeout: float,  # noqa: ASYNC109 - a setting
+        timeout: float,
         connect_timeout: float,
         retries: int,
         pause: Callable[[int], float],
@@ -191,7 +189,7 @@ class Lane:
                 call.fail(UnavailableError("Redis was too busy to be asked in time"))
                 continue
             calls.append(call)
-            size += sum(map(len, filter(_is_bytes, call.arguments[-3:])))
+            size += sum(len(word) for word in call.arguments[-3:] if type(word) is bytes)
             if len(calls) >= _MAX_CALLS or size > _MAX_BYTES:
                 break
         del self._pending[:taken]
@@ -221,7 +219,8 @@ class Lane:
         self._pending[:0] = self._untold
 
     async def _send(self, connection: Any, calls: Sequence[_Call]) -> None:
-        pack = hiredis.pack_command
+        # The parts of redis-py that pack are written in Python; this is not.
+        pack: Callable[[Any], bytes] = hiredis.pack_command
         data = [pack(call.arguments) for call in calls]
         await connection.send_packed_command(data, check_health=False)
 
@@ -244,9 +243,9 @@ class Lane:
 
     def _send_source(self, call: _Call) -> None:
         # The server did nothing yet. EVAL runs the script and teaches it again.
-        assert call.script is not None
-        call.arguments = (b"EVAL", call.script.source, *call.arguments[2:])
-        self._untold.append(call)
+        if call.script is not None:
+            call.arguments = (b"EVAL", call.script.source, *call.arguments[2:])
+            self._untold.append(call)
 
     def _elsewhere(self, call: _Call, error: driver.ResponseError) -> None:
         if self._redirect is None:
@@ -329,7 +328,3 @@ def _copy(error: OqronError) -> OqronError:
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
     return copied
-
-
-def _is_bytes(value: object) -> bool:
-    return type(value) is bytes

@@ -13,11 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, final
 
-from redis import exceptions as driver
-
 from oqron_core.exceptions import ClosedError, OqronError
 from oqron_redis._errors import translate
 from oqron_redis._lane import discard
+from redis import exceptions as driver
 
 
 __all__ = ["Listener", "Told"]
@@ -48,7 +47,7 @@ class Listener:
         self,
         connect: Callable[[], Any],
         *,
-        timeout: float,  # noqa: ASYNC109 - a setting
+        timeout: float,
         connect_timeout: float,
         retries: int,
         pause: Callable[[int], float],

@@ -23,7 +23,7 @@ from oqron_core.planes import (
     encode_cursor,
     rank,
 )
-from oqron_core.taxonomy import RecordKind, classify_namespace
+from oqron_core.taxonomy import classify_namespace
 from oqron_redis._records import (
     META,
     ODD,
@@ -269,8 +269,7 @@ class Reader:
             if query.kind is not None and classify_namespace(query.namespace) != query.kind:
                 return []
             return [query.namespace]
-        assert query.kind is not None
-        key = self._session.keys.namespaces(query.kind)
+        key = self._session.keys.namespaces(str(query.kind))
         names = await self._session.command(b"ZRANGE", key, 0, -1, key=key, again=True)
         return [name.decode() for name in names]
 
@@ -288,11 +287,11 @@ class Reader:
         tests = [_test(*condition) for condition in query.where]
         after = None if cursor is None else key(tuple(cursor))
         rows: list[Row] = []
-        names = _looked_at(query)
+        names: tuple[str, ...] | None = _looked_at(query)
         if plan.sorted and query.fields is None:
             names = None
         elif plan.sorted:
-            names = (*names, *(name for name in query.fields or () if name not in names))
+            names = tuple(dict.fromkeys((*_looked_at(query), *(query.fields or ()))))
         start = self._resume(query, plan, namespace, cursor)
         async for found in self._walk(namespace, plan, names, start, wanted):
             for row in found:
@@ -379,6 +378,7 @@ class Reader:
         if cursor is None or not plan.sorted:
             return b""
         values, cursor_namespace, cursor_id = cursor
+        name: bytes = cursor_id.encode()
         if plan.index.time is not None:
             value = values[0]
             (text,) = texts_of({"after": value}, "query", _NO_LIMIT)
@@ -387,11 +387,10 @@ class Reader:
                 return b""
             # In another namespace, a tie stands wholly before or behind the cursor.
             if namespace == cursor_namespace:
-                return plan.head + part + b"\0" + cursor_id.encode()
+                return plan.head + part + b"\0" + name
             if namespace < cursor_namespace:
                 return plan.head + part + b"\1"
             return plan.head + part
-        name = cursor_id.encode()
         if namespace == cursor_namespace:
             return plan.head + name
         if not query.order_by:
@@ -684,8 +683,7 @@ class Reader:
 
 
 def _stands(row: Row, plan: Plan, member: bytes) -> bool:
-    assert plan.index.time is not None
-    here = time_part(row.texts.get(plan.index.time.encode()))
+    here = time_part(row.texts.get((plan.index.time or "").encode()))
     return member.startswith(plan.head + here + b"\0")
 
 

@@ -251,9 +251,9 @@ def read_meta(meta: bytes) -> tuple[int, int | None]:
 
 def record_from(
     namespace: str,
-    id: str,
+    id: str,  # noqa: A002 - the column's name
     meta: bytes,
-    texts: dict[bytes, bytes],  # noqa: A002 - the column's name
+    texts: dict[bytes, bytes],
 ) -> Record:
     """Make a record of stored texts, which it owns from here on."""
     inserted_at, expires_at = read_meta(meta)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
@@ -29,7 +29,7 @@ __all__ = ["Store", "open_store"]
 
 # What a connection of ours is made with, whatever the client is set to: answers are
 # bytes in the form of RESP2, nothing is read out of turn, and time is kept by us.
-_OURS: Final = {
+_OURS: Final[Mapping[str, Any]] = {
     "decode_responses": False,
     "protocol": 2,
     "health_check_interval": 0,
@@ -58,8 +58,9 @@ def _single_client(settings: RedisSettings) -> Redis:
     for address in settings.sentinels:
         host, _, port = address.rpartition(":")
         addresses.append((host.strip("[]"), int(port)))
-    sentinel = Sentinel(addresses, sentinel_kwargs=ask, **options)
-    return sentinel.master_for(settings.sentinel)
+    make: Any = Sentinel
+    master: Redis = make(addresses, sentinel_kwargs=ask, **options).master_for(settings.sentinel)
+    return master
 
 
 def _cluster_client(settings: RedisSettings) -> RedisCluster:
@@ -222,15 +223,14 @@ class Store:
 
     def _lane(self, key: bytes, number: int) -> Lane:
         self._check_open()
-        place: Any = number % self.settings.pool_size
-        if self.is_cluster:
-            node = self._node(key)
-            place = (node.name, place)
+        number %= self.settings.pool_size
+        node = self._node(key) if self.is_cluster else None
+        place = (None if node is None else node.name, number)
         lane = self._lanes.get(place)
         if lane is None:
             settings = self.settings
             lane = self._lanes[place] = Lane(
-                (lambda: _node_connection(node)) if self.is_cluster else self._any_connection,
+                self._any_connection if node is None else lambda: _node_connection(node),
                 timeout=settings.timeout,
                 connect_timeout=settings.connect_timeout,
                 retries=settings.retries,

@@ -38,7 +38,7 @@ class Wakes:
         self._listens = False
         session.closing.append(self._tell_all)
 
-    async def wait(self, queues: Sequence[str], timeout: float) -> list[str]:  # noqa: ASYNC109 - the contract's argument
+    async def wait(self, queues: Sequence[str], timeout: float) -> list[str]:
         """Give the queues that may have work; empty when the time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

@@ -117,7 +117,7 @@ class Encoder:
         return self._whole(write, key)  # type: ignore[arg-type]  # one of the two that are left
 
     def _whole(self, write: Put | Insert, key: bytes) -> Item:
-        value = write.value
+        value: Any = write.value
         if not isinstance(value, Mapping):
             reason = f"must be an object (dict), not {type(value).__name__}"
             raise InvalidValueError("value", reason)
