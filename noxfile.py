@@ -1,7 +1,7 @@
 """
 The one way to run every check: ``nox -s NAME``, with arguments after ``--``.
 
-Sessions test what users install: wheels are built of all four distributions, the
+Sessions test what users install: wheels are built of all distributions, the
 checkout is off the path, and nothing is taken from it but the tests. ``nox -l`` lists
 the sessions, ``nox`` alone runs the quick ones. Programs of other Pythons are used
 where they are found; nothing is downloaded but packages.
@@ -67,14 +67,20 @@ def tools(*names: str) -> list[str]:
 
 
 def install_wheels(session: nox.Session, *requirements: str) -> None:
-    """Build all four distributions and install them with *requirements*."""
+    """Build all distributions, and install them and their extras with *requirements*."""
     folder = Path(session.create_tmp()) / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
-    places = [".", *(str(p.relative_to(ROOT)) for p in PLUGINS)]
-    session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), *places)
-    wheels = sorted(str(path) for path in folder.glob("*.whl"))
-    extras = [f"{path}[cli,testing]" if "oqron_core" in path else path for path in wheels]
-    session.install(*extras, *requirements)
+    places = [ROOT, *PLUGINS]
+    session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), *map(str, places))
+    wheels = []
+    wanted = []
+    for place in places:
+        project = nox.project.load_toml(place / "pyproject.toml")["project"]
+        (wheel,) = map(str, folder.glob(f"{project['name'].replace('-', '_')}-*.whl"))
+        extras = ",".join(project.get("optional-dependencies", {}))
+        wheels.append(wheel)
+        wanted.append(f"{wheel}[{extras}]" if extras else wheel)
+    session.install(*wanted, *requirements)
     # A session that is used again has the same version already, of older code.
     session.install("--force-reinstall", "--no-deps", *wheels)
     # Without this, `python -m` puts the checkout before the wheels.

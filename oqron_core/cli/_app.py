@@ -33,6 +33,10 @@ PIPE_CLOSED: Final = 141
 """Whoever read the output closed it; 128 and the number of the signal."""
 
 
+# Newer versions of click raise where older ones print the help themselves.
+_NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
 class _PipeClosedError(Exception):
     """Whoever read the output closed it."""
 
@@ -121,6 +125,9 @@ def _end(error: BaseException, *, debug: bool) -> int:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         note("interrupted")
         return INTERRUPTED
+    if isinstance(error, _NO_ARGUMENTS):
+        click.echo(str(error), err=True)
+        return USAGE
     if debug:
         logging.getLogger("oqron.cli").error("the command failed", exc_info=error)
     text, status = _told(error)

@@ -14,7 +14,7 @@ import orjson
 
 from oqron_core._codec import Json, encode
 from oqron_core.planes.checks import MAX_DURATION
-from oqron_core.planes.values import Lease
+from oqron_core.planes.values import Lease, Missing
 from oqron_core.protocol.session import Session
 
 
@@ -82,9 +82,9 @@ class Entries:
             UnavailableError: No answer.
         """
         found = await self._session.hot.cache.get_many([_CACHE + key for key in keys])
-        # What others put under such a key is not an entry.
-        rows = [row if isinstance(row, dict) and "v" in row else None for row in found]
+        rows = [_row(row) for row in found]
         tags = {str(tag): 0 for row in rows if row for tag, _ in row.get("t", ())}
+        tags.pop("", None)
         if tags:
             tags |= await self._versions(tags)
         now = 0
@@ -96,7 +96,7 @@ class Entries:
             else Entry(
                 row["v"],
                 stale="f" in row and row["f"] <= now,
-                valid=all(tags[tag] == version for tag, version in row.get("t", ())),
+                valid=all(tags.get(tag) == version for tag, version in row.get("t", ())),
             )
             for row in rows
         ]
@@ -176,9 +176,7 @@ class Entries:
                 lease = await locks.acquire(place, owner="oqron:tag", lease_for=lease_for)
                 if lease is not None:
                     return lease.token
-            elif await self._outlives(lease, need) or await locks.renew(
-                lease, lease_for=lease_for
-            ):
+            elif await self._outlives(lease, need) or await locks.renew(lease, lease_for=lease_for):
                 return lease.token
         # Invalidated as fast as it is marked: a version that no marker has.
         return -1
@@ -223,6 +221,15 @@ class Entries:
         for start in range(0, len(names), _TOLD_AT_ONCE):
             part = list(names[start : start + _TOLD_AT_ONCE])
             await self._session.hot.signals.publish(INVALID, {what: part})
+
+
+def _row(found: Any) -> dict[str, Any] | None:
+    if isinstance(found, Missing):
+        return None
+    if isinstance(found, dict) and "v" in found:
+        return found
+    # What others put under such a key is no entry: one whose tag never was valid.
+    return {"v": None, "t": [["", -1]]}
 
 
 async def _side_by_side(call: Callable[[str], Awaitable[_T]], names: Iterable[str]) -> list[_T]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from oqron_core.exceptions import ClosedError, LeaseLostError, StorageError
 from oqron_core.planes.values import Lease, Signal
@@ -191,7 +191,7 @@ class Ear:
             return signal
         return None
 
-    async def __aenter__(self) -> Ear:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -59,6 +59,7 @@ __all__ = [
     "PausedError",
     "admit",
     "held",
+    "pause_of",
     "queue_control",
     "read_control",
     "recheck_held",

@@ -14,7 +14,8 @@ import attrs
 
 from oqron_core._names import check_name
 from oqron_core.exceptions import ConflictError, InvalidValueError
-from oqron_core.planes.checks import lease_ms, seconds
+from oqron_core.planes.checks import lease_ms
+from oqron_core.planes.checks import seconds as check_seconds
 from oqron_core.planes.limits import Decision, RateLimit
 from oqron_core.planes.values import Lease
 from oqron_core.protocol.holding import HeldLease, Hold, Holding
@@ -109,13 +110,13 @@ class Limits:
 
     # --- bans ---
 
-    async def ban(self, key: str, seconds_: float, *, reason: str | None = None) -> None:
+    async def ban(self, key: str, seconds: float, *, reason: str | None = None) -> None:
         """
         Shut *key* out for a while; replaces a ban that is there.
 
         Args:
             key: What is banned, 1 to 255 characters.
-            seconds_: How long, >= 0.001.
+            seconds: How long, >= 0.001.
             reason: Why, for people.
 
         Raises:
@@ -124,7 +125,7 @@ class Limits:
         """
         self._session.check_open()
         check_name("key", key)
-        lasts = seconds("seconds", seconds_, least=_BANNED_LEAST)
+        lasts = check_seconds("seconds", seconds, least=_BANNED_LEAST)
         if reason is not None and type(reason) is not str:
             raise InvalidValueError("reason", "must be a str or None")
         until = await self._session.hot_time.now() + round(lasts * 1000)
@@ -193,7 +194,7 @@ class Limits:
         _check_count(count)
         lease_ms(lease_for)
         if wait is not None:
-            seconds("wait", wait)
+            check_seconds("wait", wait)
 
         async def acquire() -> HeldLease:
             self._session.check_open()

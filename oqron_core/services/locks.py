@@ -177,9 +177,7 @@ class Locks:
             wait=wait,
         )
 
-    def _hold(
-        self, place: str, key: str, what: str, lease_for: float, wait: float | None
-    ) -> Hold:
+    def _hold(self, place: str, key: str, what: str, lease_for: float, wait: float | None) -> Hold:
         async def acquire() -> HeldLease:
             held = await self._acquire(place, key, what, lease_for, wait)
             if held is None:

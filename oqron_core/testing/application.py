@@ -13,6 +13,4 @@ __all__ = ["open_memory"]
 
 def open_memory(clock: Clock) -> AbstractAsyncContextManager[Storage]:
     """Open a storage in memory mode that nothing outside the test configures."""
-    return open_storage(
-        mode="memory", project="test", environment="test", memory={"clock": clock}
-    )
+    return open_storage(mode="memory", project="test", environment="test", memory={"clock": clock})

@@ -28,9 +28,7 @@ class ManualClock:
         self._micros = at * 1000
         self._lock = threading.Lock()
         self._order = itertools.count()
-        self._sleepers: list[
-            tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]
-        ] = []
+        self._sleepers: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def now(self) -> int:
         """Milliseconds since the epoch."""

@@ -89,9 +89,7 @@ class World:
         """Add jobs one by one."""
         for id in ids:  # noqa: A001 - the word of the contract
             self.ledger.most[id] = most
-            await storage.jobs.add(
-                QUEUE, {"id": id}, id=id, max_attempts=most, **options
-            )
+            await storage.jobs.add(QUEUE, {"id": id}, id=id, max_attempts=most, **options)
             self.ledger.added.add(id)
 
     async def claim(self, storage: Storage, limit: int = 1) -> list[Claim]:
@@ -353,9 +351,7 @@ class Explorer:
             await scenario.act(world, storage, given)
             calls = list(world.faults.calls)
         return [
-            CrashPoint(scenario.name, call.name, call.nth, end)
-            for call in calls
-            for end in _ENDS
+            CrashPoint(scenario.name, call.name, call.nth, end) for call in calls for end in _ENDS
         ]
 
     async def explore(self, scenario: Scenario) -> int:

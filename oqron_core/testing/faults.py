@@ -8,6 +8,7 @@ import inspect
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import attrs
@@ -272,8 +273,13 @@ class _Subscription:
         name = f"{self._owner._prefix}.subscribe"
         return await self._owner._faults.call(name, self._inner.__aenter__)
 
-    async def __aexit__(self, *error: Any) -> bool | None:
-        return await self._inner.__aexit__(*error)
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, traceback)
 
 
 def _subscribe(self: Any, channels: Sequence[str]) -> _Subscription:
@@ -356,6 +362,10 @@ class FaultyDurable(DurablePlane):
         """Delete records."""
         options = {"limit": limit}
         return await self._faults.call("durable.prune", self._inner.prune, (query,), options)
+
+    async def prunable(self, query: Query) -> tuple[int, int]:
+        """Say what a prune would delete."""
+        return await self._faults.call("durable.prunable", self._inner.prunable, (query,))
 
     async def now(self) -> int:
         """Read the clock of the plane behind."""

@@ -86,7 +86,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     runner: Any = pyfuncitem.funcargs.get("oqron_runner")
     if runner is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    names = pyfuncitem._fixtureinfo.argnames  # noqa: SLF001 - what pytest's own call uses
+    names = pyfuncitem._fixtureinfo.argnames
     runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
@@ -106,6 +106,7 @@ class ContractReport:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Count, and turn the skip of a declared capability into a failure."""
+        del call
         report = yield
         backend = _backend(item)
         if backend is None or (report.when != "call" and report.passed):

@@ -28,6 +28,7 @@ __all__ = ["Environment", "JobsMachine", "Model", "ModelJob"]
 
 QUEUE: Final = "q"
 _EVERYTHING: Final = 1000
+_PATIENCE: Final = 30.0
 
 
 # --- the model: no storage, no clock, no asyncio ------------------------------------------
@@ -190,8 +191,13 @@ class JobsMachine(RuleBasedStateMachine):
             self.open_one()
 
     def run(self, coroutine: Any) -> Any:
-        """Run one call."""
-        return self.runner.run(coroutine)
+        """Run one call, which must not hang."""
+
+        async def bounded() -> Any:
+            async with asyncio.timeout(_PATIENCE):
+                return await coroutine
+
+        return self.runner.run(bounded())
 
     def open_one(self) -> None:
         """Open one more storage."""

@@ -7,13 +7,12 @@ import contextlib
 
 import pytest
 
-from oqron_memory import MemoryStore
-
 from oqron_core.exceptions import TimedOutError, UnavailableError
 from oqron_core.planes import Broker, DurablePlane, Entry, HotPlane, Put, Signal, Signals
 from oqron_core.storage import Storage, open_storage
 from oqron_core.testing.clock import ManualClock, settle
 from oqron_core.testing.faults import Crash, Faults
+from oqron_memory import MemoryStore
 
 
 def test_a_manual_clock_stands_still() -> None:

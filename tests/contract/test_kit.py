@@ -33,7 +33,7 @@ def run_pytest(folder: Path, source: str, *options: str) -> subprocess.Completed
     path = folder / "test_mine.py"
     path.write_text(source)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
-    return subprocess.run(  # noqa: S603 - our own interpreter on our own file
+    return subprocess.run(
         [*command, str(path)], cwd=folder, capture_output=True, text=True, check=False, timeout=120
     )
 
@@ -65,7 +65,9 @@ def test_the_contract_runs_beside_and_without_the_plugin(tmp_path: Path) -> None
 
 def test_failures_are_counted_and_explained(tmp_path: Path) -> None:
     """A broken backend is red, with the values that differ."""
-    broken = OUTSIDER + """
+    broken = (
+        OUTSIDER
+        + """
 import oqron_memory._locks as locks
 
 original = locks.MemoryLocks.acquire
@@ -76,6 +78,7 @@ async def acquire(self, key, *, owner, lease_for):
 
 locks.MemoryLocks.acquire = acquire
 """
+    )
     result = run_pytest(tmp_path, broken, "-k", "test_of_fifty_acquirers or one_holder")
 
     assert 1 == result.returncode
@@ -156,7 +159,7 @@ def test_the_plugin_imports_no_contract_and_no_backend() -> None:
         "'oqron_memory', 'hypothesis', 'redis', 'psycopg', 'sqlalchemy'))]; "
         "sys.exit(' '.join(bad) or 0)"
     )
-    result = subprocess.run(  # noqa: S603 - our own interpreter
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
 

@@ -124,6 +124,14 @@ def test_an_error_of_import_that_is_not_the_extra_is_not_hidden() -> None:
     assert "oqron-core[cli]" not in result.stderr
 
 
+@pytest.mark.parametrize("args", [[], ["jobs"], ["dlq"]], ids=["oqron", "jobs", "dlq"])
+def test_a_group_without_a_command_shows_its_help(invoke: Invoke, args: list[str]) -> None:
+    """Who does not know what to type is told, in lines and not in one."""
+    result = invoke(*args)
+
+    assert "Commands:\n" in result.output
+
+
 # --- JSON ---------------------------------------------------------------------------
 
 

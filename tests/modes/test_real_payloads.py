@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from oqron_memory import MemoryStore
-
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.models import JobSpec
 from oqron_core.testing.contracts.mode import ModeBase
 from oqron_core.testing.hostile import same
+from oqron_memory import MemoryStore
 
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 import tomllib
@@ -20,7 +21,7 @@ PLUGINS = sorted((ROOT / "plugins").glob("*/oqron_*"))
 
 # From the ground up; a module may import from its own row's package and from below.
 LAYERS = (
-    {"taxonomy", "exceptions", "_codec", "_clock", "_ids", "_names"},
+    {"taxonomy", "exceptions", "cronspec", "_codec", "_clock", "_ids", "_names"},
     {"planes", "models"},
     {"protocol"},
     {"services"},
@@ -49,6 +50,7 @@ PUBLIC = {
 # Who may use what of others. The contract kit needs pytest; production does not.
 THIRD_PARTY = {
     "cli": {"click", "rich"},
+    "cronspec": {"cronsim"},
     "testing": {"hypothesis", "pytest"},
 }
 THIRD_PARTY_OF_CORE = {"attrs", "cattrs", "orjson", "pluggy"}
@@ -212,8 +214,10 @@ def test_plugins_import_only_what_is_public(package: Path) -> None:
 def test_plugins_use_only_their_dependencies(package: Path) -> None:
     """A plugin imports what its own metadata ask for, or what core's do."""
     metadata = tomllib.loads((package.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    project = metadata["project"]
+    extra_requirements = project.get("optional-dependencies", {}).values()
     allowed = {package.name, "oqron_core", *THIRD_PARTY_OF_CORE}
-    for requirement in metadata["project"]["dependencies"]:
+    for requirement in itertools.chain(project["dependencies"], *extra_requirements):
         name, *extras = re.findall("[a-z0-9_]+", requirement.partition(">")[0])
         # `redis[hiredis]` brings hiredis, and `psycopg[pool]` psycopg_pool.
         allowed |= {name, *extras, *(f"{name}_{extra}" for extra in extras)}

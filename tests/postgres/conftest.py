@@ -8,6 +8,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -22,6 +23,9 @@ import pytest
 
 from oqron_core.testing.servers import PostgresServer, postgres_binaries
 
+
+# As the folder above does for its fixtures.
+sys.path.append(str(Path(__file__).parent))
 
 PostgresOf: TypeAlias = Callable[[int], PostgresServer]
 

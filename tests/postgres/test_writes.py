@@ -5,51 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
+from fix_postgres import opened, run
 from oqron_core.exceptions import ConflictError, InvalidValueError
 from oqron_core.planes import (
     Delete,
     Insert,
     Json,
     Patch,
-    PlaneContext,
     Put,
     Query,
-    Scope,
     Write,
 )
-from oqron_postgres import PostgresSettings, connect, open_durable
-from oqron_postgres.plane import PostgresPlane
-
-
-@asynccontextmanager
-async def opened(
-    url: str, prefix: str, project: str = "p", **more: Any
-) -> AsyncIterator[PostgresPlane]:
-    """Open a plane as a process of its own would."""
-    settings = PostgresSettings(url=url, table_prefix=prefix, **more)
-    async with (
-        connect(settings) as connection,
-        open_durable(connection, PlaneContext(Scope(project, "e"))) as plane,
-    ):
-        assert isinstance(plane, PostgresPlane)
-        yield plane
-
-
-def run(coroutine: Any) -> Any:
-    """Run a test's coroutine, at most a minute."""
-
-    async def bounded() -> Any:
-        async with asyncio.timeout(60):
-            return await coroutine
-
-    return asyncio.run(bounded())
 
 
 def _deadlocks(url: str) -> int:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import attrs
 import pytest
 
+from oqron_core.planes import DurablePlane, HotPlane, PlaneContext, Scope
 from oqron_core.testing import servers
+from oqron_core.testing.contracts.base import fresh_scope
+from oqron_redis import BACKEND, RedisSettings, open_durable, open_hot
 
 
 def _start(stack: contextlib.ExitStack, version: str) -> servers.RedisServer:
@@ -44,3 +49,33 @@ def cluster() -> Iterator[servers.RedisCluster]:
     """Give a running cluster of three nodes."""
     with servers.redis_cluster() as nodes:
         yield nodes
+
+
+@attrs.frozen
+class Planes:
+    """Both planes of one scope, and what they stand on."""
+
+    store: Any
+    hot: HotPlane
+    durable: DurablePlane
+
+
+@contextlib.asynccontextmanager
+async def _open_planes(
+    url: str = "", scope: Scope | None = None, **settings: Any
+) -> AsyncIterator[Planes]:
+    if url:
+        settings["url"] = url
+    context = PlaneContext(scope or fresh_scope())
+    async with (
+        BACKEND.connect(RedisSettings(**settings)) as store,
+        open_hot(store, context) as hot,
+        open_durable(store, context) as durable,
+    ):
+        yield Planes(store, hot, durable)
+
+
+@pytest.fixture(scope="session")
+def open_planes() -> Any:
+    """Give a function that opens both planes: ``async with open_planes(url) as planes``."""
+    return _open_planes

@@ -167,18 +167,19 @@ class Crew:
             await self._turn(name)
         while not self._stop.is_set():
             claims = await self._claim(name, limit=_FATAL, lease_for=_SHORT_LEASE)
-            held = [claim for claim in claims if not self._fails_twice(claim)]
+            held = [claim for claim in claims if not self._is_told(claim)]
             for claim in claims:
-                # A lapse would take one of the three runs that this job is to show.
-                if self._fails_twice(claim):
+                # A lapse would take one of the three runs that these are to show.
+                if self._is_told(claim):
                     await self._attempt(name, claim)
             if held:
                 await self._die(name, held)
                 return
             await asyncio.sleep(_LOOK_EVERY)
 
-    def _fails_twice(self, claim: Claim) -> bool:
-        return self._cast.failures.get(claim.lease.id) == MAX_ATTEMPTS - 1
+    def _is_told(self, claim: Claim) -> bool:
+        """Whether this is the job that fails twice, or the one that never succeeds."""
+        return self._cast.failures.get(claim.lease.id, 0) > 1
 
     async def _die(self, name: str, claims: list[Claim]) -> None:
         # From here on it renews nothing and settles nothing, as a process that was

@@ -311,7 +311,9 @@ def plain_lines(lines: Sequence[str]) -> str:
     return "\n".join(plain(line) for line in lines)
 
 
-def _letters_table(facts: Facts) -> Table:
+def _letters_table(facts: Facts) -> Table | Text:
+    if not facts.letters:
+        return Text("none")
     columns = [
         Column("queue", style="cyan"),
         Column("id"),
@@ -331,9 +333,10 @@ def _rate_text(report: Report) -> Text:
     attempts = facts.runs - facts.runs_without_job
     if report.rate is None:
         return Text(_count(attempts, "attempt"))
+    lapse = ", and one lease had to lapse" if report.death.claims else ""
     return Text(
         f"{_count(attempts, 'attempt')} in {seconds_text(facts.took_ms)}, "
-        f"{report.rate:.0f} a second; each sleeps 4 to 15 ms, and one lease had to lapse"
+        f"{report.rate:.0f} a second; each sleeps 4 to 15 ms{lapse}"
     )
 
 

@@ -118,7 +118,7 @@ def _synchronous(test: Callable[..., Any]) -> Any:
     # installed sees a coroutine function to take over.
     @functools.wraps(test)
     def run(self: Contract, *args: Any, **kwargs: Any) -> None:
-        with asyncio.Runner(loop_factory=self.new_loop) as runner:
+        with asyncio.Runner(loop_factory=self.loop_factory) as runner:
             runner.run(self.around(test, args, kwargs))
 
     return run
@@ -138,12 +138,15 @@ class Contract:
         manual_clock: Whether `settings` hands ``self.clock`` to the backend, so
             that no test sleeps.
         hang_after: Seconds after which a test counts as hanging.
+        loop_factory: Makes the event loop, as a ``staticmethod``; None for
+            asyncio's own.
     """
 
     backend: ClassVar[str] = ""
     plugin: ClassVar[Any] = None
     manual_clock: ClassVar[bool] = False
     hang_after: ClassVar[float] = 60.0
+    loop_factory: ClassVar[Any] = None
 
     _wants_hot: ClassVar[bool] = False
     _wants_durable: ClassVar[bool] = False
@@ -183,10 +186,6 @@ class Contract:
         """
         msg = "declares transactions, so the contract needs `begin` to be overridden"
         raise NotImplementedError(msg)
-
-    def new_loop(self) -> asyncio.AbstractEventLoop:
-        """Make the event loop of a test."""
-        return asyncio.new_event_loop()
 
     async def elapse(self, seconds: float) -> None:
         """Let time pass for the backend."""
@@ -244,9 +243,7 @@ class Contract:
         self.scope = fresh_scope()
         self.connection = await stack.enter_async_context(self.connect())
         if self._wants_hot:
-            self.hot = await stack.enter_async_context(
-                self.open_hot(self.connection, self.scope)
-            )
+            self.hot = await stack.enter_async_context(self.open_hot(self.connection, self.scope))
         if self._wants_durable:
             self.durable = await stack.enter_async_context(
                 self.open_durable(self.connection, self.scope)

@@ -55,7 +55,9 @@ class BrokerContract(Contract):
         )
         return list(leases)
 
-    async def take_ids(self, limit: int = 100, *, queue: str = "q", order: Order = "fifo") -> list[str]:
+    async def take_ids(
+        self, limit: int = 100, *, queue: str = "q", order: Order = "fifo"
+    ) -> list[str]:
         """Claim, and give the ids."""
         return [lease.id for lease in await self.take(limit, queue=queue, order=order)]
 
@@ -832,9 +834,7 @@ class BrokerContract(Contract):
         """Also larger than tokens from before the plane was lost."""
         [old] = await self.lapsed("b")
         await self.broker.purge("q")
-        lease = attrs.evolve(
-            old, token=old.token + 10**9, expires_at=await self.hot.now() + 30_000
-        )
+        lease = attrs.evolve(old, token=old.token + 10**9, expires_at=await self.hot.now() + 30_000)
         await self.broker.restore("q", [lease])
         await self.add("c")
         [new] = await self.take()

@@ -39,9 +39,7 @@ class CrashContract(ModeBase):
         return World(open_world, self.elapse)
 
     @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-    async def test_every_crash_point_leaves_the_invariants_whole(
-        self, scenario: Scenario
-    ) -> None:
+    async def test_every_crash_point_leaves_the_invariants_whole(self, scenario: Scenario) -> None:
         """Died before, died after, refused, or done with the answer lost."""
         explorer = Explorer(self.world, parallel=1 if self.manual_clock else self.parallel)
 

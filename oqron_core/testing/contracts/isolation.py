@@ -88,8 +88,7 @@ class HotIsolationContract(Contract):
         async with AsyncExitStack() as stack:
             planes = await self.open_all(stack)
             listeners = [
-                await stack.enter_async_context(plane.signals.subscribe(["c"]))
-                for plane in planes
+                await stack.enter_async_context(plane.signals.subscribe(["c"])) for plane in planes
             ]
             for number, plane in enumerate(planes):
                 await plane.signals.publish("c", number)

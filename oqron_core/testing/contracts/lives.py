@@ -22,10 +22,12 @@ class LivesContract(ModeBase):
     Attributes:
         examples: How many lives are tried.
         steps: How many steps each has at most.
+        repeatable: Whether the same lives are tried every time.
     """
 
     examples: ClassVar[int] = 60
     steps: ClassVar[int] = 40
+    repeatable: ClassVar[bool] = True
 
     def test_a_random_life_is_as_the_model_says(self) -> None:
         """Workers, time jumps, cancels, lost hot planes and restarts, in any order."""
@@ -62,7 +64,7 @@ class LivesContract(ModeBase):
             "deadline": None,
             "suppress_health_check": list(HealthCheck),
             "database": None,
-            "derandomize": True,
+            "derandomize": self.repeatable,
         }
 
         class Machine(JobsMachine):

@@ -29,9 +29,7 @@ class LocksContract(Contract):
         """The locks under test."""
         return self.hot.locks
 
-    async def lock(
-        self, key: str = "k", *, owner: str = "w1", lease_for: float = LONG
-    ) -> Lease:
+    async def lock(self, key: str = "k", *, owner: str = "w1", lease_for: float = LONG) -> Lease:
         """Acquire a lock that must be free."""
         lease = await self.locks.acquire(key, owner=owner, lease_for=lease_for)
         assert lease is not None

@@ -149,7 +149,7 @@ class QueryContract(Contract):
             await self.fill({}, {}, namespace=namespace)
         page = await self.durable.query(Query(kind=RecordKind.JOB))
 
-        expected = [("queue_job:a", "00"), ("queue_job:a", "01"), ("queue_job:b", "00"), ("queue_job:b", "01")]  # fmt: skip
+        expected = [(f"queue_job:{queue}", f"0{number}") for queue in "ab" for number in (0, 1)]
         assert expected == [(record.namespace, record.id) for record in page]
         assert {RecordKind.JOB} == {record.kind for record in page}
 
@@ -495,3 +495,46 @@ class QueryContract(Contract):
             await self.durable.prune(Query(namespace="n"), limit=bad)
 
         assert ["00"] == await self.found()
+
+    # --- prunable --------------------------------------------------------------------
+
+    async def test_a_preview_says_what_a_prune_deletes(self) -> None:
+        """And deletes nothing; the query's limit, order and cursor are left aside."""
+        await self.fill(*({"v": n, "text": "x" * 100} for n in range(10)))
+        await self.fill({"v": 1}, namespace="n2")
+        query = Query(namespace="n", where=[("v", "<", 6)], limit=1, order_by=[("v", "desc")])
+        count, size = await self.durable.prunable(query)
+        whole, most = await self.durable.prunable(Query(namespace="n"))
+
+        assert (6, 10) == (count, whole)
+        assert 600 <= size < most
+        assert 10 == await self.durable.count(Query(namespace="n"))
+        assert 6 == await self.durable.prune(query)
+        assert (0, 0) == await self.durable.prunable(query)
+
+    async def test_a_preview_counts_what_has_expired(self) -> None:
+        """As many as a prune deletes, and none that lives."""
+        now = await self.durable.now()
+        await self.durable.write(
+            [
+                Put("n", "soon", {"v": 1}, now + 100),
+                Put("n", "sooner", {"v": 1}, now + 90),
+                Put("n", "later", {"v": 1}, now + 60_000),
+                Put("n", "never", {"v": 1}),
+            ]
+        )
+        await self.elapse(0.3)
+        expired = Query(namespace="n", where=[("expires_at", "<=", await self.durable.now())])
+        count, size = await self.durable.prunable(expired)
+
+        assert (count > 0) is (size > 0)
+        assert count == await self.durable.prune(expired)
+        assert ["later", "never"] == await self.found()
+
+    async def test_a_preview_is_of_a_kind(self) -> None:
+        """Over its namespaces, and of no other that shares the table."""
+        for namespace in ("queue_dlq:a", "queue_dlq:b", "queue_job:a"):
+            await self.fill({}, {}, namespace=namespace)
+
+        assert 4 == (await self.durable.prunable(Query(kind="dlq")))[0]
+        assert (0, 0) == await self.durable.prunable(Query(kind="log"))

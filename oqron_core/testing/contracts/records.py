@@ -274,6 +274,13 @@ class RecordsContract(Contract):
         assert same({"x": field}, result.value)
         assert same({"x": field}, await self.value())
 
+    async def test_a_whole_float_is_an_integer_to_increment(self) -> None:
+        """JSON has one kind of number."""
+        await self.write(Put("n", "a", {"x": 1.0}))
+
+        assert [True] == await self.applied(Patch("n", "a", increment={"x": 2}))
+        assert {"x": 3} == await self.value()
+
     async def test_an_increment_beyond_64_bits_is_not_applied(self) -> None:
         """In both directions; the record stays as it was."""
         await self.write(Put("n", "a", {"x": 2**63 - 1, "y": -(2**63)}))
@@ -317,7 +324,7 @@ class RecordsContract(Contract):
     async def test_every_field_name_can_be_patched(self) -> None:
         """Names of fields are data: never a path, never code."""
         names = [*NAMES, "", "a.b.c", "$", "[0]", "-", "__index"]
-        await self.write(Put("n", "a", {name: 0 for name in names}))
+        await self.write(Put("n", "a", dict.fromkeys(names, 0)))
         await self.write(Patch("n", "a", increment=dict.fromkeys(names, 5)))
         patch = Patch("n", "a", set={n: [n] for n in names}, expect=dict.fromkeys(names, 5))
         assert [True] == await self.applied(patch)
@@ -439,9 +446,7 @@ class RecordsContract(Contract):
         assert {} == await self.durable.count(Query(namespace="n"), by="namespace")
 
     @pytest.mark.parametrize("kind", [Insert, Put])
-    async def test_an_expired_record_may_be_written_anew(
-        self, kind: type[Insert] | type[Put]
-    ) -> None:
+    async def test_an_expired_record_may_be_written_anew(self, kind: type[Insert | Put]) -> None:
         """As a new record: new value, new time of insertion, no old expiry."""
         await self.write(Put("n", "a", {"old": 1}, await self.durable.now() + 100))
         old = await self.read()
@@ -702,10 +707,8 @@ class RecordsContract(Contract):
         """Splitting a batch never turns two writes round."""
         size = self.durable.capabilities.max_batch
         writes: list[Write] = [Put("n", "a", {"v": 0})]
-        for number in range(size):
-            writes.append(Put("n", f"filler{number}", {}))
-        writes.append(Patch("n", "a", expect={"v": 0}, set={"v": 1}))
-        writes.append(Patch("n", "a", expect={"v": 1}, set={"v": 2}))
+        writes += [Put("n", f"filler{number}", {}) for number in range(size)]
+        writes += [Patch("n", "a", expect={"v": n}, set={"v": n + 1}) for n in range(2)]
         results = await self.write(*writes)
 
         assert [True, True] == [result.applied for result in results[-2:]]
@@ -937,10 +940,14 @@ class RecordsContract(Contract):
     @requires("durable.transactions")
     async def test_what_is_rolled_back_was_never_written(self) -> None:
         """The caller's failure takes the write with it."""
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail() -> None:
             async with self.begin() as transaction:
                 await self.durable.bind(transaction).write([Insert("n", "a", {"x": 1})])
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
 
         assert await self.value() is None
 

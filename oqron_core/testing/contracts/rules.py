@@ -16,8 +16,8 @@ from oqron_core.planes import (
     Capabilities,
     Counters,
     Delete,
-    DurablePlane,
     Durability,
+    DurablePlane,
     Entry,
     FixedWindow,
     Health,
@@ -111,7 +111,7 @@ class HotRulesContract(Contract):
             lambda: hot.broker.remove("q", ["a"]),
             lambda: hot.broker.contains("q", ["a"]),
             lambda: hot.broker.counts("q"),
-            lambda: hot.broker.queues(),
+            hot.broker.queues,
             lambda: hot.broker.purge("q"),
             lambda: hot.broker.pause("q"),
             lambda: hot.broker.resume("q"),
@@ -134,11 +134,11 @@ class HotRulesContract(Contract):
             lambda: hot.live.get("r"),
             lambda: hot.live.get_many(["r"]),
             lambda: hot.live.drop(["r"]),
-            lambda: hot.live.active(),
+            hot.live.active,
             lambda: hot.live.stale(older_than=0),
             lambda: hot.signals.publish("c", 1),
             lambda: hot.signals.subscribe(["c"]).__aenter__(),
-            lambda: hot.now(),
+            hot.now,
         )
         for number, call in enumerate(calls):
             try:
@@ -259,15 +259,17 @@ class DurableRulesContract(Contract):
         async with self.open_durable(self.connection, self.scope) as durable:
             await durable.write([Put("n", "a", {})])
         query = Query(namespace="n")
-        for call in (
+        calls: tuple[Any, ...] = (
             lambda: durable.get("n", ["a"]),
             lambda: durable.write([Delete("n", "a")]),
             lambda: durable.query(query),
             lambda: durable.count(query),
             lambda: durable.count(query, by="namespace"),
             lambda: durable.prune(query),
-            lambda: durable.now(),
-        ):
+            lambda: durable.prunable(query),
+            durable.now,
+        )
+        for call in calls:
             with pytest.raises(ClosedError):
                 await call()
 

@@ -35,6 +35,8 @@ CLOSE_WITHIN: Final = 5.0
 """Seconds that closing may take, also where the server is frozen."""
 _GRACE: Final = 1.0
 """Seconds after which the client gives up a statement that the server should have."""
+_CANCEL_WITHIN: Final = 1.0
+"""Seconds that asking a server to give a statement up may take."""
 _RETRY_AFTER: Final = 0.5
 """Seconds between the attempts to connect to a server that is down."""
 _ATTEMPTS: Final = 12
@@ -138,6 +140,10 @@ class _Connection(psycopg.AsyncConnection[Any]):
 
     generation: int = -1
 
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        """Ask the server to give a statement up; a frozen one will not hear it anyway."""
+        await super().cancel_safe(timeout=min(timeout, _CANCEL_WITHIN))
+
 
 class PostgresConnection:
     """
@@ -159,7 +165,8 @@ class PostgresConnection:
         self._closed = False
         # Counts failures: a connection from before the last one is tested at checkout.
         self._generation = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: set[asyncio.Future[BaseException]] = set()
+        self._lent = 0
         self._pool = self._make_pool()
 
     # --- life ---
@@ -169,9 +176,12 @@ class PostgresConnection:
 
         class Watched(_Connection):
             @classmethod
-            async def connect(cls, *args: Any, **kwargs: Any) -> Any:
+            async def connect(cls, conninfo: str = "", **kwargs: Any) -> Any:
                 try:
-                    connection = await super().connect(*args, **kwargs)
+                    # The URL is put in here, so that no frame of ours ever holds it.
+                    connection = await super().connect(
+                        conninfo or _conninfo(owner.settings), **kwargs
+                    )
                 except Exception as error:
                     owner._connect_failed(error)
                     raise
@@ -179,7 +189,7 @@ class PostgresConnection:
                 return connection
 
         return AsyncConnectionPool(
-            _conninfo(self.settings),
+            "",
             connection_class=Watched,
             kwargs=connect_arguments(self.settings),
             min_size=1,
@@ -234,7 +244,7 @@ class PostgresConnection:
     def _connect_failed(self, error: BaseException) -> None:
         for waiting in self._waiting:
             if not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_result(error)
 
     async def _checkout_in_time(self) -> _Connection:
         # The pool's own limit does not count what a frozen server makes a test take.
@@ -250,28 +260,29 @@ class PostgresConnection:
             raise TimedOutError(msg) from error
 
     async def _checkout(self) -> _Connection:
-        stats = self._pool.get_stats()
-        if stats.get("pool_available", 0) > 0:
+        if self._pool.get_stats().get("pool_available", 0) > 0:
             return await self._pool.getconn()
+        getting = asyncio.ensure_future(self._pool.getconn())
+        try:
+            return await self._first_of(getting)
+        finally:
+            await self._give_up(getting)
+
+    async def _first_of(self, getting: asyncio.Future[_Connection]) -> _Connection:
         # Whoever waits while the server refuses connections learns it at once, unless
         # others hold connections that will come back.
-        failed: asyncio.Future[None] = self._loop.create_future()
-        getting: asyncio.Future[_Connection] = asyncio.ensure_future(self._pool.getconn())
-        self._waiting.add(failed)
-        try:
+        while True:
+            failed: asyncio.Future[BaseException] = self._loop.create_future()
+            self._waiting.add(failed)
             either: set[asyncio.Future[Any]] = {getting, failed}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._waiting.discard(failed)
             if getting.done():
                 return getting.result()
-            error = failed.exception()
-            if stats.get("pool_size", 0) > 1:
-                return await getting
-            raise UnavailableError("PostgreSQL does not take connections") from error
-        finally:
-            self._waiting.discard(failed)
-            if failed.done() and not failed.cancelled():
-                failed.exception()
-            await self._give_up(getting)
+            if self._lent == 0:
+                raise UnavailableError("PostgreSQL takes no connections") from failed.result()
 
     async def _give_up(self, getting: asyncio.Future[_Connection]) -> None:
         if getting.done():
@@ -293,6 +304,7 @@ class PostgresConnection:
         self._check_usable()
         with translated(pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout):
             connection = await self._checkout_in_time()
+            self._lent += 1
             try:
                 yield connection
             except BaseException:
@@ -301,6 +313,7 @@ class PostgresConnection:
                     self._generation += 1
                 raise
             finally:
+                self._lent -= 1
                 await self._pool.putconn(connection)
 
     # --- work ---

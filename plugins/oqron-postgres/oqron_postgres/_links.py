@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import psycopg
 
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.json import Jsonb
 
-from oqron_core.exceptions import CapabilityError
+from oqron_core.exceptions import CapabilityError, InvalidValueError
 from oqron_postgres._sqltext import Statement
 
 
@@ -161,10 +162,13 @@ def link_of(transaction: Any) -> Link:
 
     Raises:
         CapabilityError: It is none of those that are supported.
+        InvalidValueError: It is in autocommit, and in no transaction.
     """
     if isinstance(transaction, psycopg.AsyncConnection):
+        _check_transaction(transaction)
         return PsycopgLink(transaction)
     if isinstance(transaction, psycopg.Connection):
+        _check_transaction(transaction)
         return SyncPsycopgLink(transaction)
     link = _alchemy_link(transaction)
     if link is None:
@@ -175,6 +179,12 @@ def link_of(transaction: Any) -> Link:
         )
         raise CapabilityError(msg)
     return link
+
+
+def _check_transaction(connection: psycopg.BaseConnection[Any]) -> None:
+    if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+        reason = "is in autocommit and in no transaction, so nothing could be rolled back"
+        raise InvalidValueError("transaction", reason)
 
 
 def _alchemy_link(transaction: Any) -> Link | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Any, Final, final
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import (
@@ -24,6 +26,7 @@ from oqron_core.planes import (
     lease_ms,
     seconds,
 )
+from oqron_redis._joint import Joint
 from oqron_redis._keys import QueueKeys
 from oqron_redis._session import Session, chunks, flags
 from oqron_redis._wakes import Wakes
@@ -38,6 +41,8 @@ _STEP: Final = 1000
 _PUBLISHED: Final = {97: Published.ADDED, 109: Published.MOVED, 108: Published.LEASED}
 _FORGET_AFTER_MS: Final = 3_600_000
 _FOR_EVER: Final = 2**53
+_SMALL: Final = 20
+_MAX_JOINTS: Final = 256
 
 
 @final
@@ -50,11 +55,12 @@ class RedisBroker(Broker):
     from each id to its state. All keys of a queue share a slot.
     """
 
-    __slots__ = ("_session", "_wakes")
+    __slots__ = ("_joints", "_session", "_wakes")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._wakes = Wakes(session)
+        self._joints: dict[bytes, tuple[Joint[Entry], set[str]]] = {}
 
     def _registry(self) -> tuple[bytes, ...]:
         # In a cluster the registry of queues lives in another slot.
@@ -83,15 +89,36 @@ class RedisBroker(Broker):
         )
         head = (self._session.keys.wake_channel, keys.name, COUNTER_TTL_MS)
         await self._register(keys)
+        if len(entries) <= _SMALL and len({entry.id for entry in entries}) == len(entries):
+            joined: Sequence[Published] = await self._join(keys, places, head, entries)
+            return joined
         answers = []
         for step in _without_repeats(entries):
-            arguments: list[bytes | int] = [*head]
-            for entry in step:
-                due = b"" if entry.due_at is None else entry.due_at
-                arguments += (entry.id.encode(), entry.priority, due)
             # One after the other: the order of publishing is the order of the batch.
+            arguments = (*head, *_words(step))
             answers.append(await self._session.run("publish", places, arguments))
         return [_PUBLISHED[letter] for letter in b"".join(answers)]
+
+    def _join(
+        self,
+        queue: QueueKeys,
+        places: Sequence[bytes],
+        head: Sequence[bytes | int],
+        entries: Sequence[Entry],
+    ) -> asyncio.Future[Any]:
+        joined = self._joints.get(queue.name)
+        ids = {entry.id for entry in entries}
+        if joined is not None and joined[0].is_open and joined[1].isdisjoint(ids):
+            joined[1].update(ids)
+            return joined[0].join(entries)
+        joint: Joint[Entry] = Joint(
+            lambda entries: (len(places), *places, *head, *_words(entries)),
+            lambda _, answer: [_PUBLISHED[letter] for letter in answer],
+        )
+        if len(self._joints) >= _MAX_JOINTS:
+            self._joints.clear()
+        self._joints[queue.name] = (joint, ids)
+        return self._session.join(joint, "publish", queue.ready, entries)
 
     async def claim(
         self,
@@ -304,6 +331,14 @@ class RedisBroker(Broker):
                 )
             calls.append(self._session.run("restore", places, arguments))
         return flags(b"".join(await self._session.gather(calls)))
+
+
+def _words(entries: Sequence[Entry]) -> list[bytes | int]:
+    words: list[bytes | int] = []
+    for entry in entries:
+        due = b"" if entry.due_at is None else entry.due_at
+        words += (entry.id.encode(), entry.priority, due)
+    return words
 
 
 def _without_repeats(entries: Sequence[Entry]) -> Sequence[Sequence[Entry]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
@@ -29,6 +31,8 @@ from oqron_core.planes import (
     check_namespace,
 )
 from oqron_redis._checks import health
+from oqron_redis._joint import Joint
+from oqron_redis._lane import Arguments
 from oqron_redis._query import Reader
 from oqron_redis._records import META, names_of, pairs, record_from
 from oqron_redis._session import Session, chunks
@@ -43,6 +47,9 @@ _STEP_BYTES: Final = 1024 * 1024
 _MAX_ATOMIC: Final = 10_000
 _READ_STEP: Final = 250
 _TRIES: Final = 20
+_SMALL: Final = 20
+_SMALL_BYTES: Final = 64 * 1024
+_MAX_JOINTS: Final = 64
 
 
 @final
@@ -54,12 +61,13 @@ class RedisDurablePlane(DurablePlane):
     kept by the script that writes.
     """
 
-    __slots__ = ("_capabilities", "_encoder", "_reader", "_session")
+    __slots__ = ("_capabilities", "_encoder", "_joints", "_reader", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._encoder = Encoder(session.keys, session.context.max_value_bytes)
         self._reader = Reader(session, self._encoder)
+        self._joints: dict[Returning, Joint[Item]] = {}
         facts = session.store.facts
         self._capabilities = Capabilities(
             backend="redis",
@@ -126,6 +134,9 @@ class RedisDurablePlane(DurablePlane):
         wanted: Returning,
     ) -> list[WriteResult]:
         nothing = self._session.keys.durable_nothing
+        if not atomic and len(items) <= _SMALL and sum(item.size for item in items) < _SMALL_BYTES:
+            joined: list[WriteResult] = await self._join(items, wanted)
+            return joined
         batches = [
             Batch(self._encoder, step, wanted) for step in ([items] if atomic else _steps(items))
         ]
@@ -149,6 +160,25 @@ class RedisDurablePlane(DurablePlane):
             for batch, answer in zip(batches, answers, strict=True)
             for result in batch.results(answer)
         ]
+
+    def _join(self, items: Sequence[Item], wanted: Returning) -> asyncio.Future[Any]:
+        joint = self._joints.get(wanted)
+        if joint is not None and joint.is_open:
+            return joint.join(items)
+        encoder, nothing = self._encoder, self._session.keys.durable_nothing
+
+        def build(items: Sequence[Item]) -> Arguments:
+            keys, arguments = Batch(encoder, items, wanted).call(nothing, atomic=False)
+            return (len(keys), *keys, *arguments)
+
+        def split(items: Sequence[Item], answer: Any) -> Sequence[WriteResult]:
+            return Batch(encoder, items, wanted).results(answer)
+
+        joint = Joint(build, split)
+        if len(self._joints) >= _MAX_JOINTS:
+            self._joints.clear()
+        self._joints[wanted] = joint
+        return self._session.join(joint, "write", nothing, items)
 
     async def _write_guarded(
         self,

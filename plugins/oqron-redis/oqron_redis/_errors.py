@@ -47,7 +47,28 @@ _REFUSED: Final = {
 }
 
 
+# The driver takes the code off the text where it has a class for it. By name, as
+# older drivers lack some.
+_CLASSES: Final = {
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "BusyLoadingError": "LOADING",
+    "MasterDownError": "MASTERDOWN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "SlotNotCoveredError": "CLUSTERDOWN",
+    "TryAgainError": "TRYAGAIN",
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+    "NoPermissionError": "NOPERM",
+    "AuthenticationWrongNumberOfArgsError": "WRONGPASS",
+    "ClusterCrossSlotError": "CROSSSLOT",
+}
+
+
 def _code(error: BaseException) -> str:
+    for cls in type(error).__mro__:
+        if cls.__name__ in _CLASSES:
+            return _CLASSES[cls.__name__]
     found = _CODE.search(str(error))
     return found.group(1) if found else ""
 

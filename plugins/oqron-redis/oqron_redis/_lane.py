@@ -25,7 +25,7 @@ from oqron_redis._scripts import Script
 from redis import exceptions as driver
 
 
-__all__ = ["Arguments", "Lane", "Redirect", "discard"]
+__all__ = ["Arguments", "Lane", "Redirect", "copy_of", "discard"]
 
 Arguments = tuple[bytes | int, ...]
 
@@ -46,7 +46,7 @@ class Redirect(Protocol):
 
 @final
 class _Call:
-    __slots__ = ("again", "arguments", "at", "future", "script")
+    __slots__ = ("again", "arguments", "at", "future", "late", "script")
 
     def __init__(
         self,
@@ -55,12 +55,14 @@ class _Call:
         script: Script | None,
         at: float,
         again: int,
+        late: Callable[[], Arguments] | None,
     ) -> None:
         self.arguments = arguments
         self.future = future
         self.script = script
         self.at = at
         self.again = again
+        self.late = late
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
@@ -126,7 +128,12 @@ class Lane:
         self._closed = False
 
     def call(
-        self, arguments: Arguments, *, script: Script | None = None, again: bool = False
+        self,
+        arguments: Arguments,
+        *,
+        script: Script | None = None,
+        again: bool = False,
+        late: Callable[[], Arguments] | None = None,
     ) -> asyncio.Future[Any]:
         """
         Queue a call; the future gives its answer.
@@ -136,6 +143,7 @@ class Lane:
             script: The script.
             again: Whether it may be repeated where its answer was lost, because it
                 only reads.
+            late: Gives the arguments when the call is sent, instead of *arguments*.
         """
         if self._closed:
             msg = "the Redis connection is closed"
@@ -143,9 +151,8 @@ class Lane:
         future: asyncio.Future[Any] = self._loop.create_future()
         if script is not None:
             arguments = (b"EVALSHA", script.sha, *arguments)
-        self._pending.append(
-            _Call(arguments, future, script, self._loop.time(), self._retries if again else 0)
-        )
+        repeats = self._retries if again else 0
+        self._pending.append(_Call(arguments, future, script, self._loop.time(), repeats, late))
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="oqron-redis-lane")
         return future
@@ -188,6 +195,9 @@ class Lane:
             if call.at < oldest:
                 call.fail(UnavailableError("Redis was too busy to be asked in time"))
                 continue
+            if call.late is not None:
+                call.arguments += call.late()
+                call.late = None
             calls.append(call)
             size += sum(len(word) for word in call.arguments[-3:] if type(word) is bytes)
             if len(calls) >= _MAX_CALLS or size > _MAX_BYTES:
@@ -220,7 +230,7 @@ class Lane:
 
     async def _send(self, connection: Any, calls: Sequence[_Call]) -> None:
         # The parts of redis-py that pack are written in Python; this is not.
-        pack: Callable[[Any], bytes] = hiredis.pack_command
+        pack: Any = hiredis.pack_command
         data = [pack(call.arguments) for call in calls]
         await connection.send_packed_command(data, check_health=False)
 
@@ -315,16 +325,16 @@ class Lane:
                 call.again -= 1
                 self._pending.insert(0, call)
             else:
-                call.fail(_copy(ours))
+                call.fail(copy_of(ours))
 
     @staticmethod
     def _fail(calls: Sequence[_Call], error: OqronError) -> None:
         for call in calls:
-            call.fail(_copy(error))
+            call.fail(copy_of(error))
 
 
-def _copy(error: OqronError) -> OqronError:
-    # Each caller raises its own: a traceback grows where an error is raised.
+def copy_of(error: OqronError) -> OqronError:
+    """Give an error of its own to each caller: a traceback grows where one is raised."""
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
     return copied

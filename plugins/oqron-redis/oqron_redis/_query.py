@@ -415,7 +415,7 @@ class Reader:
             members = await self._members(namespace, plan, last, step)
             if not members:
                 return
-            ids = [member.rpartition(b"\0")[2].decode() for member in members]
+            ids = [_id_of(member).decode() for member in members]
             found = await self._rows(namespace, ids, names, expired=expired)
             rows = [row for row in found if row]
             ghosts = [
@@ -423,7 +423,7 @@ class Reader:
                 for id_, member, row in zip(ids, members, found, strict=True)
                 if row is None
             ]
-            if ghosts and not plan.parts:
+            if ghosts:
                 await self._mend(namespace, plan, ghosts)
             if plan.sorted and plan.index.time is not None:
                 # Who has moved in the index meanwhile does not stand here any more.
@@ -435,7 +435,7 @@ class Reader:
             yield rows
             if len(members) < step:
                 return
-            last = members[-1]
+            last = _id_of(members[-1]) if plan.parts else members[-1]
             step = _STEP
 
     async def _members(self, namespace: str, plan: Plan, last: bytes, step: int) -> list[bytes]:
@@ -443,9 +443,9 @@ class Reader:
         direction = -1 if plan.reverse else 1
         if plan.parts:
             arguments = (last, step, direction)
-            ids = await self._session.run("walk_parts", (key,), arguments, again=True)
+            found = await self._session.run("walk_parts", (key,), arguments, again=True)
             # Parts are read in one step, so an id stands in one of them only.
-            return sorted(ids, reverse=plan.reverse)[:step]
+            return sorted(found, key=_id_of, reverse=plan.reverse)[:step]
         low, high = plan.low, plan.high
         if last and plan.reverse:
             high = min(high, b"(" + last, key=_bound)
@@ -680,6 +680,10 @@ class Reader:
             (row.id, (0,), row.meta, [row.texts.get(name, b"") for name in names]) for row in doomed
         ]
         return await self._erase(namespace, entries, names)
+
+
+def _id_of(member: bytes) -> bytes:
+    return member.rpartition(b"\0")[2]
 
 
 def _stands(row: Row, plan: Plan, member: bytes) -> bool:

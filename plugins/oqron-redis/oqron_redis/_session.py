@@ -9,6 +9,7 @@ from typing import Any, TypeVar, final
 
 from oqron_core.exceptions import ClosedError
 from oqron_core.planes import PlaneContext
+from oqron_redis._joint import Joint
 from oqron_redis._keys import Keys
 from oqron_redis._store import Store
 
@@ -75,6 +76,16 @@ class Session:
         if not self.is_open:
             self.check_open()
         return self.store.run(name, keys, arguments, lane=self.lane, again=again)
+
+    def join(
+        self, joint: Joint[_T], name: str, key: bytes, items: Sequence[_T]
+    ) -> asyncio.Future[Any]:
+        """Open a joint call of the script with its first items."""
+        self.check_open()
+        future = joint.join(items)
+        call = self.store.run_late(name, key, joint.seal, lane=self.lane)
+        call.add_done_callback(joint.settle)
+        return future
 
     def command(self, *words: bytes | int, key: bytes, again: bool = False) -> asyncio.Future[Any]:
         """Run a command; see `Store.command`."""

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.connection import Connection
+from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -39,16 +39,32 @@ _OURS: Final[Mapping[str, Any]] = {
 }
 
 
-def _single_client(settings: RedisSettings) -> Redis:
-    options: dict[str, Any] = {"socket_connect_timeout": settings.connect_timeout}
+def _options_of(settings: RedisSettings) -> dict[str, Any]:
+    """Give what the URL and the settings say; the settings win."""
+    options: dict[str, Any] = {**parse_url(settings.url)}
+    options["socket_connect_timeout"] = settings.connect_timeout
     if settings.username is not None:
         options["username"] = settings.username
     if settings.password is not None:
         options["password"] = settings.password
     if settings.database is not None:
         options["db"] = settings.database
-    if settings.sentinel is None:
-        return Redis.from_url(settings.url, **options)
+    return options
+
+
+def _single_client(settings: RedisSettings) -> Redis:
+    options = _options_of(settings)
+    connection_class = options.pop("connection_class", Connection)
+    pool = ConnectionPool(connection_class=connection_class, **options)
+    return Redis(connection_pool=pool)
+
+
+def _sentinel_of(settings: RedisSettings) -> Any:
+    options = _options_of(settings)
+    for name in ("host", "port", "path"):
+        options.pop(name, None)
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = True
     ask: dict[str, Any] = {"socket_timeout": settings.connect_timeout}
     if settings.sentinel_username is not None:
         ask["username"] = settings.sentinel_username
@@ -59,29 +75,26 @@ def _single_client(settings: RedisSettings) -> Redis:
         host, _, port = address.rpartition(":")
         addresses.append((host.strip("[]"), int(port)))
     make: Any = Sentinel
-    master: Redis = make(addresses, sentinel_kwargs=ask, **options).master_for(settings.sentinel)
-    return master
+    return make(addresses, sentinel_kwargs=ask, **options)
 
 
 def _cluster_client(settings: RedisSettings) -> RedisCluster:
-    options: dict[str, Any] = {
-        "socket_connect_timeout": settings.connect_timeout,
-        "socket_timeout": settings.timeout,
-    }
-    if settings.username is not None:
-        options["username"] = settings.username
-    if settings.password is not None:
-        options["password"] = settings.password
-    return RedisCluster.from_url(settings.url, **options)
+    options = _options_of(settings)
+    options["socket_timeout"] = settings.timeout
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = True
+    return RedisCluster(**options)
 
 
-def _make_client(settings: RedisSettings) -> Any:
+def _make_client(settings: RedisSettings, sentinel: Any) -> Any:
     client = settings.client
     if client is not None:
         if isinstance(client, (Redis, RedisCluster)):
             return client
         reason = f"must be a redis.asyncio Redis or RedisCluster, not {type(client).__name__}"
         raise ConfigError(f"redis.client: {reason}")
+    if sentinel is not None:
+        return sentinel.master_for(settings.sentinel)
     return _cluster_client(settings) if settings.cluster else _single_client(settings)
 
 
@@ -95,7 +108,8 @@ class Store:
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
-        self.client = _make_client(settings)
+        self._sentinel = _sentinel_of(settings) if settings.sentinel is not None else None
+        self.client = _make_client(settings, self._sentinel)
         self.is_cluster = isinstance(self.client, RedisCluster)
         self.facts: Facts | None = None
         self._loop = asyncio.get_running_loop()
@@ -132,6 +146,12 @@ class Store:
             script=script(name) if isinstance(name, str) else name,
             again=again,
         )
+
+    def run_late(
+        self, name: str, key: bytes, late: Callable[[], Arguments], *, lane: int
+    ) -> asyncio.Future[Any]:
+        """Run a script in the slot of *key* whose arguments are asked for when it is sent."""
+        return self._lane(key, lane).call((), script=script(name), late=late)
 
     def command(
         self, *words: bytes | int, key: bytes, lane: int = 0, again: bool = False
@@ -202,11 +222,12 @@ class Store:
             await lane.close()
         self._lanes.clear()
         if self.settings.client is None:
-            try:
-                async with asyncio.timeout(1.0):
-                    await self.client.aclose()
-            except Exception:  # noqa: BLE001, S110 - closing does not fail on a server that is gone
-                pass
+            clients = [self.client, *getattr(self._sentinel, "sentinels", ())]
+            for client in clients:
+                # Closing does not fail on a server that is gone.
+                with contextlib.suppress(Exception):
+                    async with asyncio.timeout(1.0):
+                        await client.aclose()
 
     # --- connections ----------------------------------------------------------------
 

@@ -22,6 +22,17 @@ _SLACK_MS: Final = 5000
 
 
 @final
+class _Waiter:
+    """Who waits, and which of its queues were called."""
+
+    __slots__ = ("event", "queues")
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.queues: set[bytes] = set()
+
+
+@final
 class Wakes:
     """
     Waiting without polling.
@@ -33,7 +44,7 @@ class Wakes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._waiters: dict[bytes, list[asyncio.Event]] = {}
+        self._waiters: dict[bytes, list[_Waiter]] = {}
         self._joining = asyncio.Lock()
         self._listens = False
         session.closing.append(self._tell_all)
@@ -42,7 +53,7 @@ class Wakes:
         """Give the queues that may have work; empty when the time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        called = asyncio.Event()
+        called = _Waiter()
         names = [queue.encode() for queue in queues]
         if timeout > 0:
             await self._join()
@@ -50,13 +61,17 @@ class Wakes:
             self._waiters.setdefault(name, []).append(called)
         try:
             while True:
-                called.clear()
+                called.event.clear()
+                called.queues.clear()
                 left = deadline - loop.time()
                 found, soonest = await self._look(queues, left)
                 if found or left <= 0:
                     return found
-                await _pause(called, min(left, soonest, _LOOK_EVERY))
+                await _pause(called.event, min(left, soonest, _LOOK_EVERY))
                 self._session.check_open()
+                if called.queues:
+                    # What was published by name need not be looked for.
+                    return [queue for queue in queues if queue.encode() in called.queues]
         finally:
             for name in names:
                 waiters = self._waiters[name]
@@ -92,13 +107,16 @@ class Wakes:
         if queue is None:
             self._tell_all()
             return
-        for called in self._waiters.get(queue, ()):
-            called.set()
+        look_again = queue.startswith(b"\0")
+        for called in self._waiters.get(queue[look_again:], ()):
+            if not look_again:
+                called.queues.add(queue)
+            called.event.set()
 
     def _tell_all(self) -> None:
         for waiters in self._waiters.values():
             for called in waiters:
-                called.set()
+                called.event.set()
 
     def _leave(self) -> None:
         try:

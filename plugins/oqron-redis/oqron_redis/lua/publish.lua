@@ -61,7 +61,8 @@ if #states > 0 then
   redis.call('SET', KEYS[5], string.format('%.0f', last), 'PX', ARGV[3])
   if KEYS[7] then redis.call('ZADD', KEYS[7], now, ARGV[2]) end
   if redis.call('DEL', KEYS[6]) == 1 then
-    redis.call('PUBLISH', ARGV[1], ARGV[2])
+    -- NUL: look again, what came is not due yet.
+    redis.call('PUBLISH', ARGV[1], #scores > 0 and ARGV[2] or '\0' .. ARGV[2])
   end
 end
 return table.concat(answer)

@@ -27,6 +27,6 @@ end
 redis.call('SET', KEYS[3], string.format('%.0f', last), 'PX', ARGV[3])
 if KEYS[5] then redis.call('ZADD', KEYS[5], now, ARGV[2]) end
 if redis.call('DEL', KEYS[4]) == 1 then
-  redis.call('PUBLISH', ARGV[1], ARGV[2])
+  redis.call('PUBLISH', ARGV[1], '\0' .. ARGV[2])
 end
 return table.concat(answer)

@@ -62,7 +62,7 @@ if #done > 0 then
       redis.call('HSET', ids, unpack(states))
       redis.call('ZADD', span > 0 and delayed or ready, unpack(scores))
       if redis.call('DEL', KEYS[5]) == 1 then
-        redis.call('PUBLISH', ARGV[4], ARGV[5])
+        redis.call('PUBLISH', ARGV[4], span > 0 and '\0' .. ARGV[5] or ARGV[5])
       end
     end
   end

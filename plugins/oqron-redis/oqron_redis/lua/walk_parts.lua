@@ -1,7 +1,7 @@
 -- Walk an index of "part NUL id" by id, over all parts at once.
 -- KEYS: index
 -- ARGV: the id to go on from, or '' for the end; how many; direction (1, -1)
--- Answer: from each part its first ids, unsorted
+-- Answer: from each part its first members, unsorted
 
 local answer = {}
 local from, limit = ARGV[1], ARGV[2]
@@ -17,7 +17,7 @@ while head do
   else
     members = redis.call('ZRANGEBYLEX', KEYS[1], '(' .. part .. from, behind, 'LIMIT', 0, limit)
   end
-  for i = 1, #members do answer[#answer + 1] = string.sub(members[i], #part + 1) end
+  for i = 1, #members do answer[#answer + 1] = members[i] end
   head = redis.call('ZRANGEBYLEX', KEYS[1], '[' .. string.sub(part, 1, -2) .. '\1', '+',
     'LIMIT', 0, 1)[1]
 end

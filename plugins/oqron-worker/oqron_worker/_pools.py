@@ -1,0 +1,251 @@
+"""Where functions that block are run: threads, and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import importlib
+import multiprocessing
+import queue as queues
+import threading
+import traceback
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from oqron_worker._context import Context
+from oqron_worker._handlers import Handler
+
+
+__all__ = ["ProcessPool", "RemoteContext", "ThreadPool"]
+
+class ThreadPool:
+    """
+    A bounded pool of threads that never keep the process from ending.
+
+    A thread cannot be interrupted: where one does not end by itself before the
+    deadline of a shutdown, its job is released and the process ends around it. The
+    pools of the standard library would wait for it.
+
+    Args:
+        size: The most threads; more are asked for than there are, they queue.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._work: queues.SimpleQueue[Callable[[], None] | None] = queues.SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        self._unfinished = 0
+        self._closed = False
+
+    @property
+    def alive(self) -> int:
+        """How many threads there are now."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call *function* in a thread, with a copy of the caller's context variables."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it belongs to who awaits
+                _tell(loop, future, None, error)
+            else:
+                _tell(loop, future, result, None)
+
+        with self._lock:
+            self._unfinished += 1
+            if len(self._threads) < min(self._unfinished, self._size):
+                thread = threading.Thread(target=self._serve, name="oqron-handler", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+        self._work.put(work)
+        return await future
+
+    def _serve(self) -> None:
+        while True:
+            work = self._work.get()
+            if work is None:
+                self._work.put(None)
+                return
+            work()
+            # What the work held must not live until the next one comes.
+            del work
+            with self._lock:
+                self._unfinished -= 1
+
+    def close(self) -> None:
+        """Let idle threads end; those that work end with the process at the latest."""
+        if not self._closed:
+            self._closed = True
+            self._work.put(None)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[Any],
+    result: Any,
+    error: BaseException | None,
+) -> None:
+    def settle() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, StopIteration):
+            future.set_exception(RuntimeError("the handler raised StopIteration"))
+        else:
+            future.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        # The loop was closed: the worker has given the job back long ago.
+        return
+
+
+# --- processes ---
+
+
+@attrs.define
+class RemoteContext:
+    """
+    The context of a handler that runs in another process.
+
+    What it logs travels back with the result. It cannot be cancelled there.
+
+    Attributes:
+        queue: The queue.
+        job_id: The job; None for a run without one.
+        attempt: Which attempt this is, from 1.
+        slot: For a cron or interval: the instant it stands for.
+        cancelled: Always False: nobody can tell a process.
+    """
+
+    queue: str
+    job_id: str | None
+    attempt: int
+    slot: int | None = None
+    cancelled: bool = False
+    _notes: list[tuple[Any, ...]] = attrs.field(factory=list)
+
+    def log(self, level: str, msg: object, **fields: Any) -> None:
+        """Append a line to the run's log, when the handler has ended."""
+        self._notes.append(("log", level, str(msg), fields))
+
+    def progress(self, percent: float, label: object = None) -> None:
+        """Say how far the work was, when the handler has ended."""
+        self._notes.append(("progress", percent, label))
+
+
+@attrs.frozen
+class _Answer:
+    """What comes back from a process."""
+
+    notes: list[tuple[Any, ...]]
+    result: Any = None
+    error: BaseException | None = None
+    trace: str | None = None
+
+
+class RemoteError(Exception):
+    """
+    Stands for an exception of another process that could not be sent.
+
+    Args:
+        text: Its type and text.
+    """
+
+
+def _call(
+    module: str, qualname: str, context: RemoteContext | None, arguments: dict[str, Any]
+) -> _Answer:
+    """Run in the other process: find the function by name and call it."""
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    function = found.function if isinstance(found, Handler) else found
+    notes: list[tuple[Any, ...]] = [] if context is None else context._notes
+    try:
+        result = function(**arguments) if context is None else function(context, **arguments)
+    except Exception as error:  # noqa: BLE001 - it belongs to who awaits
+        return _Answer(notes, None, _sendable(error), traceback.format_exc(limit=30))
+    return _Answer(notes, result)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    import pickle  # noqa: PLC0415, S403 - of our own exceptions, between our own processes
+
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 - as above
+            return error
+    except Exception:  # noqa: BLE001, S110 - then its text has to do
+        pass
+    return RemoteError(f"{type(error).__name__}: {error}")
+
+
+class ProcessPool:
+    """
+    A pool of processes for functions that keep a processor busy.
+
+    A process that dies fails the attempt that it worked on; the pool is made anew.
+
+    Args:
+        size: How many processes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+
+    async def run(self, handler: Handler, context: Context, arguments: dict[str, Any]) -> Any:
+        """Call a handler in a process; raises what it raised there."""
+        pool = self._pool
+        if pool is None:
+            pool = self._pool = concurrent.futures.ProcessPoolExecutor(
+                self._size, mp_context=multiprocessing.get_context("spawn")
+            )
+        remote = None
+        if handler.signature.context:
+            claim = context.claim
+            job_id = None if claim is None else claim.id
+            remote = RemoteContext(context.queue, job_id, context.attempt, context.slot)
+        module, qualname = handler.function.__module__, handler.function.__qualname__
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(
+                pool, _call, module, qualname, remote, arguments
+            )
+        except concurrent.futures.process.BrokenProcessPool:
+            if self._pool is pool:
+                self._pool = None
+                pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return _received(context, answer)
+
+    def close(self) -> None:
+        """Let the processes end; what waits is dropped, its job was given back."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
+def _received(context: Context, answer: _Answer) -> Any:
+    for note in answer.notes:
+        if note[0] == "log":
+            context.log(note[1], note[2], **note[3])
+        else:
+            context.progress(note[1], note[2])
+    if answer.error is not None:
+        if answer.trace is not None:
+            context.log("error", answer.trace)
+        raise answer.error
+    return answer.result

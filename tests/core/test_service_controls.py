@@ -1,0 +1,22 @@
+"""The contract of controls, in memory mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oqron_core.testing.contracts.mode_controls import ControlsContract
+from oqron_memory import MemoryStore
+
+
+class TestMemoryControls(ControlsContract):
+    """Several processes are several storages over one store."""
+
+    mode = "memory"
+    manual_clock = True
+    store: MemoryStore | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Give every storage of a test the same store."""
+        if self.store is None:
+            self.store = MemoryStore(clock=self.clock)
+        return {"memory": {"store": self.store}}

@@ -1,0 +1,37 @@
+"""How tests of the PostgreSQL backend open it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from oqron_core.planes import PlaneContext, Scope
+from oqron_postgres import PostgresSettings, connect, open_durable
+from oqron_postgres.plane import PostgresPlane
+
+
+@asynccontextmanager
+async def opened(
+    url: str, prefix: str, project: str = "p", environment: str = "e", **more: Any
+) -> AsyncIterator[PostgresPlane]:
+    """Open a plane as a process of its own would."""
+    settings = PostgresSettings(url=url, table_prefix=prefix, **more)
+    async with (
+        connect(settings) as connection,
+        open_durable(connection, PlaneContext(Scope(project, environment))) as plane,
+    ):
+        assert isinstance(plane, PostgresPlane)
+        yield plane
+
+
+def run(coroutine: Any) -> Any:
+    """Run a test's coroutine, at most a minute."""
+
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await coroutine
+
+    return asyncio.run(bounded())

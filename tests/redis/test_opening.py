@@ -1,0 +1,352 @@
+"""Settings, what is looked at on opening, and what a doctor says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+import sys
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import SSLConnection
+
+from oqron_core.exceptions import ConfigError, OqronError, StorageError, UnavailableError
+from oqron_core.planes import CONTRACT_VERSION, Durability, Entry, PlaneContext, Scope
+from oqron_core.testing import servers
+from oqron_core.testing.servers import RedisServer
+from oqron_redis import BACKEND, RedisSettings, open_durable, open_hot, oqron_doctor
+from oqron_redis._checks import Facts, refuse
+from oqron_redis._store import Store
+
+
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+def test_finding_the_plugin_imports_no_client() -> None:
+    """Discovery is paid by everybody, the client only by who uses it."""
+    code = (
+        "import sys, oqron_redis\n"
+        "assert oqron_redis.BACKEND.name == 'redis'\n"
+        "sys.exit(any(name.split('.')[0] in {'redis', 'hiredis'} for name in sys.modules))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_backend_is_built_for_the_contract_of_core() -> None:
+    """The number is a literal: when core's moves on, somebody has to look."""
+    assert BACKEND.contract_version == CONTRACT_VERSION
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"url": "http://x"}, "redis.url"),
+        ({"timeout": 0}, "redis.timeout"),
+        ({"retries": -1}, "redis.retries"),
+        ({"pool_size": 0}, "redis.pool_size"),
+        ({"prefix": "a{b"}, "redis.prefix"),
+        ({"prefix": ""}, "redis.prefix"),
+        ({"sentinel": "mymaster"}, "redis.sentinels"),
+        ({"sentinels": ("a:1",)}, "redis.sentinel:"),
+        ({"sentinel": "m", "sentinels": ("a",)}, r"redis.sentinels\[0\]"),
+        ({"sentinel": "m", "sentinels": ("a:1",), "cluster": True}, "redis.cluster"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
+    """With the path of the setting."""
+    with pytest.raises(ConfigError, match=words):
+        RedisSettings(**settings)
+
+
+def test_no_secret_shows_in_settings_or_errors(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in a repr, nor in what a failing connection says or logs."""
+    settings = RedisSettings(
+        url="redis://user:s3cret-a@127.0.0.1:1/0?password=s3cret-b",
+        password="s3cret-c",  # noqa: S106 - of nothing
+        sentinel_password="s3cret-d",  # noqa: S106 - of nothing
+        retries=0,
+    )
+    assert "s3cret" not in repr(settings)
+
+    async def scenario() -> None:
+        async with BACKEND.connect(settings) as store:
+            with pytest.raises(UnavailableError) as caught:
+                async with open_hot(store, PlaneContext(Scope("p", "e"))):
+                    pass
+            error: BaseException | None = caught.value
+            while error is not None:
+                assert "s3cret" not in repr(error)
+                assert "s3cret" not in str(error)
+                step = error.__traceback__
+                while step is not None:
+                    if "oqron_" in step.tb_frame.f_code.co_filename:
+                        shown = repr(step.tb_frame.f_locals)
+                        assert "s3cret" not in shown
+                    step = step.tb_next
+                error = error.__cause__ or error.__context__
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(scenario())
+    assert "s3cret" not in caplog.text
+
+
+def test_a_url_with_tls_makes_tls_connections() -> None:
+    """And user, password and database of the settings win over the URL's."""
+
+    async def scenario() -> None:
+        settings = RedisSettings(
+            url="rediss://a:b@localhost:1/3",
+            username="c",
+            password="d",  # noqa: S106 - of nothing
+            database=5,
+        )
+        store = Store(settings)
+        connection = store._any_connection()  # noqa: SLF001 - what it would connect with
+        assert isinstance(connection, SSLConnection)
+        assert (connection.username, connection.password, connection.db) == ("c", "d", 5)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_evicts_is_refused_unless_allowed(
+    open_planes: Any, own_redis: RedisServer
+) -> None:
+    """Evicted jobs are lost without an error, so it is one at opening."""
+    own_redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+
+    async def opened(**settings: Any) -> None:
+        async with open_planes(own_redis.url, **settings) as planes:
+            await planes.hot.broker.publish("q", [Entry("1")])
+
+    with pytest.raises(ConfigError, match="allkeys-lru"):
+        asyncio.run(opened())
+    asyncio.run(opened(allow_eviction=True))
+
+
+def test_a_server_that_does_not_persist_is_a_loud_warning(
+    open_planes: Any, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And none where it does; the capabilities say what survives."""
+
+    async def opened() -> Durability:
+        async with open_planes(own_redis.url) as planes:
+            return planes.durable.capabilities.durability  # type: ignore[no-any-return]
+
+    assert asyncio.run(opened()) == Durability.SERVER
+    assert "does not persist" in caplog.text
+    caplog.clear()
+    own_redis.command("CONFIG", "SET", "appendonly", "yes")
+    own_redis.command("CONFIG", "SET", "appendfsync", "always")
+    assert asyncio.run(opened()) == Durability.DISK
+    assert "persist" not in caplog.text
+
+
+def test_a_managed_server_that_forbids_looking_is_a_warning(
+    open_planes: Any, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CONFIG and INFO are refused by many; everything works without them."""
+    own_redis.command(
+        "ACL", "SETUSER", "app", "on", ">pw", "~oqron:*", "&oqron:*", "+@all", "-@dangerous", "-@admin"
+    )
+
+    async def scenario() -> None:
+        url = own_redis.url.replace("redis://", "redis://app:pw@")
+        async with open_planes(url) as planes:
+            await planes.hot.broker.publish("q", [Entry("1")])
+            assert len(await planes.hot.broker.claim("q", owner="w", lease_for=5.0)) == 1
+            assert await planes.hot.broker.wait(["q"], timeout=0.01) == []
+            assert (await planes.durable.check()).ok
+
+    asyncio.run(scenario())
+    assert "maxmemory-policy" in caplog.text
+    assert "persist" in caplog.text
+
+
+def test_a_wrong_password_is_no_reason_to_try_again(own_redis: RedisServer) -> None:
+    """It is an error of its own, at once."""
+    own_redis.command("CONFIG", "SET", "requirepass", "right")
+
+    async def opened(**settings: Any) -> None:
+        async with BACKEND.connect(RedisSettings(url=own_redis.url, **settings)) as store:
+            async with open_hot(store, PlaneContext(Scope("p", "e"))):
+                pass
+
+    for wrong in ({}, {"password": "wrong"}):
+        with pytest.raises(StorageError) as caught:
+            asyncio.run(opened(**wrong))
+        assert not caught.value.retryable
+    asyncio.run(opened(password="right"))  # noqa: S106 - of a throwaway server
+
+
+def test_an_old_server_is_refused() -> None:
+    """6.2 brought commands that scripts need."""
+    with pytest.raises(ConfigError, match="6.2"):
+        refuse(Facts(version="6.0.16", policy="noeviction"), RedisSettings())
+    refuse(Facts(version="6.2.0", policy="noeviction"), RedisSettings())
+    refuse(Facts(version="8.0.1", product="valkey", policy="noeviction"), RedisSettings())
+
+
+def test_a_server_that_is_away_fails_the_opening_or_degrades_it(own_redis: RedisServer) -> None:
+    """Only the hot plane may start degraded, and it serves when the server is back."""
+
+    async def scenario() -> None:
+        settings = RedisSettings(url=own_redis.url, retries=0)
+        scope = Scope("p", "e")
+        own_redis.kill()
+        async with BACKEND.connect(settings) as store:
+            for opener in (open_hot, open_durable):
+                with pytest.raises(UnavailableError):
+                    async with opener(store, PlaneContext(scope)):
+                        pass
+            with pytest.raises(UnavailableError):
+                async with open_durable(store, PlaneContext(scope, start_degraded=True)):
+                    pass
+            async with open_hot(store, PlaneContext(scope, start_degraded=True)) as hot:
+                with pytest.raises(UnavailableError):
+                    await hot.broker.publish("q", [Entry("1")])
+                assert not (await hot.check()).ok
+                own_redis.start()
+                await hot.broker.publish("q", [Entry("1")])
+                assert (await hot.check()).ok
+                async with open_durable(store, PlaneContext(scope)) as durable:
+                    assert await durable.get("n", ["1"]) == [None]
+
+    asyncio.run(scenario())
+
+
+def test_a_degraded_cluster_serves_when_it_is_found() -> None:
+    """The nodes are learned once one of them answers."""
+
+    async def scenario() -> None:
+        settings = RedisSettings(url=NOWHERE, cluster=True, retries=0, connect_timeout=0.5)
+        context = PlaneContext(Scope("p", "e"), start_degraded=True)
+        async with BACKEND.connect(settings) as store, open_hot(store, context) as hot:
+            for _ in range(3):
+                with pytest.raises(UnavailableError):
+                    await hot.broker.publish("q", [Entry("1")])
+                await asyncio.sleep(0.05)
+            assert not (await hot.check()).ok
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_was_handed_in_stays_open(open_planes: Any, redis: RedisServer) -> None:
+    """It belongs to whoever made it."""
+
+    async def scenario() -> None:
+        client = Redis.from_url(redis.url)
+        async with open_planes(client=client) as planes:
+            await planes.hot.broker.publish("q", [Entry("1")])
+        assert await client.ping()
+        await client.aclose()
+        with pytest.raises(ConfigError, match="redis.client"):
+            async with open_planes(client=object()):
+                pass
+
+    asyncio.run(scenario())
+
+
+@contextlib.asynccontextmanager
+async def _sentinel(master: RedisServer) -> AsyncIterator[RedisServer]:
+    with servers.redis_server(args=("--loglevel", "warning")) as spare:
+        spare.kill()
+        config = spare.folder / "sentinel.conf"
+        config.write_text(
+            f"port {spare.port}\nbind 127.0.0.1\ndir {spare.folder}\n"
+            f"sentinel monitor mymaster 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds mymaster 500\n"
+            "sentinel failover-timeout mymaster 3000\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            str(spare.binary), str(config), "--sentinel", stdout=asyncio.subprocess.DEVNULL
+        )
+        try:
+            yield spare
+        finally:
+            process.kill()
+            await process.wait()
+
+
+def test_sentinels_lead_to_the_master_and_to_its_successor(open_planes: Any) -> None:
+    """After a failover the calls go to the new master, without opening anew."""
+
+    async def scenario(master: RedisServer, replica: RedisServer) -> None:
+        async with _sentinel(master) as sentinel:
+            settings = {
+                "sentinel": "mymaster", "sentinels": (f"127.0.0.1:{sentinel.port}",),
+                "retries": 0, "timeout": 1.0,
+            }  # fmt: skip
+
+            async def attempt() -> None:
+                async with open_planes(**settings) as planes:
+                    await planes.hot.broker.publish("q", [Entry("1")])
+
+            await _until(attempt)
+            async with open_planes(**settings) as planes:
+                await asyncio.sleep(1.5)  # until the Sentinel has heard of the replica
+                master.kill()
+                await _until(lambda: planes.hot.broker.publish("q", [Entry("2")]))
+            assert "role:master" in str(replica.command("INFO", "replication"))
+
+    with servers.redis_server() as master, servers.redis_server(replica_of=master) as replica:
+        asyncio.run(scenario(master, replica))
+
+
+async def _until(call: Callable[[], Awaitable[Any]]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await call()
+            except OqronError:
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+
+def _checks() -> dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]]:
+    found: dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]] = {}
+    oqron_doctor(found.__setitem__)
+    return found
+
+
+def test_the_doctor_looks_at_everything(own_redis: RedisServer, redis: RedisServer) -> None:
+    """Round trip, version, policy, persistence, memory and scripts, each with a sentence."""
+
+    async def verdicts(url: str) -> dict[str, tuple[bool, str]]:
+        settings = RedisSettings(url=url)
+        return {name: await check(settings) for name, check in _checks().items()}
+
+    sound = asyncio.run(verdicts(redis.url))
+    assert [*sound] == [
+        "redis round trip",
+        "redis version",
+        "redis policy",
+        "redis persistence",
+        "redis memory",
+        "redis scripts",
+    ]
+    assert all(sentence.endswith(".") for _, sentence in sound.values())
+    assert {name for name, (ok, _) in sound.items() if not ok} == {"redis persistence"}
+    own_redis.command("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+    own_redis.command("CONFIG", "SET", "appendonly", "yes")
+    ill = asyncio.run(verdicts(own_redis.url))
+    assert {name for name, (ok, _) in ill.items() if not ok} == {"redis policy"}
+
+
+def test_the_doctor_of_a_server_that_is_away_fails_with_a_typed_error() -> None:
+    """Every check says so by itself."""
+
+    async def scenario() -> None:
+        settings = RedisSettings(url=NOWHERE, retries=0)
+        for check in _checks().values():
+            with pytest.raises(UnavailableError):
+                await check(settings)
+
+    asyncio.run(scenario())
