@@ -40,6 +40,7 @@ from oqron_core.models import (
     Run,
     RunStatus,
 )
+from oqron_core.models.schedule import CatchUp, Schedule
 from oqron_core.planes import (
     CONTRACT_VERSION,
     MISSING,
@@ -76,6 +77,7 @@ __all__ = [
     "BlockingCallError",
     "Capabilities",
     "CapabilityError",
+    "CatchUp",
     "Claim",
     "ClosedError",
     "ConfigError",
@@ -111,6 +113,7 @@ __all__ = [
     "Run",
     "RunHandle",
     "RunStatus",
+    "Schedule",
     "SchemaError",
     "Scope",
     "Settings",

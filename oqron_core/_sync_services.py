@@ -10,43 +10,194 @@ same arguments, results and errors; see `oqron_core.sync` for how to get them.
 
 from __future__ import annotations
 
+import logging
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from oqron_core._portal import Portal
-from oqron_core.models import Backoff, Control, Job, Run
+from oqron_core.models import Backoff, Breaker, Control, Job, LogEntry, Run
 from oqron_core.models.group import Group
 from oqron_core.models.records import Message
+from oqron_core.models.schedule import Schedule
 from oqron_core.planes.limits import Decision, RateLimit
 from oqron_core.planes.values import Lease, Order, Page
 from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.copies import LocalCache
 from oqron_core.protocol.holding import HeldLease
 from oqron_core.protocol.pauses import Pause
+from oqron_core.protocol.pointers import GRACE, Move, NextAfter
+from oqron_core.protocol.retaining import Prunable, Rule
 from oqron_core.protocol.run_handle import RunHandle
-from oqron_core.services.cache import Cache, LocalCache
+from oqron_core.services.breakers import _POLICY, BreakerPolicy, Breakers, Permit
+from oqron_core.services.cache import Cache
 from oqron_core.services.controls import Controls
 from oqron_core.services.dead_letters import DeadLetters
+from oqron_core.services.definitions import Defined, Definitions
 from oqron_core.services.jobs import Jobs
 from oqron_core.services.limits import Ban, Limits
 from oqron_core.services.locks import Locks
+from oqron_core.services.logs import LogHandler, Logs
 from oqron_core.services.maintenance import Maintenance, Report
+from oqron_core.services.retention import Retention
 from oqron_core.services.runs import Runs
+from oqron_core.services.schedules import Schedules
 from oqron_core.services.topics import Topics
 
 
 __all__ = [
+    "SyncBreakers",
     "SyncCache",
     "SyncControls",
     "SyncDeadLetters",
+    "SyncDefinitions",
     "SyncJobs",
     "SyncLimits",
-    "SyncLocalCache",
     "SyncLocks",
+    "SyncLogs",
     "SyncMaintenance",
+    "SyncRetention",
     "SyncRuns",
+    "SyncSchedules",
     "SyncTopics",
 ]
+
+
+class SyncBreakers:
+    """
+    Durable breakers, one per name among all processes of a scope.
+
+    Closed, calls pass and failures in a row are counted. Open, none passes until
+    the time is over. Then exactly one caller gets the probe, and the breaker is half
+    open until that caller says how it went: success closes it, failure opens it for
+    longer. A probe whose process dies is given to another after a while.
+
+    Calls that began before the breaker opened change nothing when they end after.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Breakers) -> None:
+        self._portal = portal
+        self._service = service
+
+    def allow(self, name: str, *, policy: BreakerPolicy = _POLICY) -> Permit:
+        """
+        Ask whether to call; tell `success` or `failure` how it went.
+
+        Args:
+            name: What is protected, 1 to 255 characters.
+            policy: How long a probe may take.
+
+        Returns:
+            The permit; true if the call may be made. Of any number of callers that
+            ask when the time is over, one gets ``probe``.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer. A probe that may have
+                been given so is given again after ``probe_for``.
+        """
+        return self._portal.call(self._service.allow, name, policy=policy)
+
+    def success(self, name: str, *, permit: Permit | None = None) -> None:
+        """
+        Tell that a call went well: ends the row of failures, or closes the breaker.
+
+        Args:
+            name: What is protected.
+            permit: What `allow` gave. With it a call is known for the probe or for
+                an old one, and the success of a breaker without failures costs no
+                round trip.
+
+        Raises:
+            InvalidValueError: *name* is not legal, or the permit is of another.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.success, name, permit=permit)
+
+    def failure(
+        self,
+        name: str,
+        *,
+        policy: BreakerPolicy = _POLICY,
+        permit: Permit | None = None,
+    ) -> Breaker:
+        """
+        Tell that a call failed: counts it, and opens the breaker where it must.
+
+        Args:
+            name: What is protected, 1 to 255 characters.
+            policy: When to open, and for how long.
+            permit: What `allow` gave, so that the probe is told from an old call.
+
+        Returns:
+            The breaker as it is now.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or the permit is of another.
+            ConflictError: Others kept changing it.
+            UnavailableError: The durable plane did not answer; it may have counted.
+        """
+        return self._portal.call(self._service.failure, name, policy=policy, permit=permit)
+
+    def guard(
+        self,
+        name: str,
+        *,
+        policy: BreakerPolicy = _POLICY,
+        on: tuple[type[Exception], ...] = (Exception,),
+    ) -> AbstractContextManager[Permit]:
+        """
+        Ask, make the call in the body, and tell how it went.
+
+        A body that is cancelled tells nothing, and a probe goes back at once.
+
+        Args:
+            name: What is protected, 1 to 255 characters.
+            policy: When to open, and for how long.
+            on: Which exceptions of the body are failures; with others what is
+                protected has answered, so they count as success.
+
+        Raises:
+            ConflictError: The breaker is open; says for how long.
+            UnavailableError: The durable plane did not answer on entering.
+        """
+        return self._portal.hold(self._service.guard(name, policy=policy, on=on))
+
+    def state(self, name: str) -> Breaker:
+        """Read a breaker; one that was never used is closed."""
+        return self._portal.call(self._service.state, name)
+
+    def query(
+        self,
+        *,
+        state: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page[Breaker]:
+        """
+        Read breakers, by name.
+
+        Args:
+            state: Only these: ``closed``, ``open`` or ``half_open``; None for all.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+        """
+        return self._portal.call(self._service.query, state=state, limit=limit, after=after)
+
+    def reset(self, name: str) -> bool:
+        """
+        Close a breaker by hand; False where it was never used.
+
+        Raises:
+            ConflictError: Others kept changing it.
+        """
+        return self._portal.call(self._service.reset, name)
 
 
 class SyncCache:
@@ -224,6 +375,8 @@ class SyncCache:
         """
         Give a view of this cache that keeps copies in this process.
 
+        For asyncio alone: the view has no blocking twin.
+
         Copies follow `set`, `delete` and every invalidation by signal, usually
         within a millisecond. Signals may be lost, so a copy is at most *max_age*
         seconds old; for that long it may also outlive its time to live.
@@ -236,51 +389,6 @@ class SyncCache:
             InvalidValueError: An argument is not legal.
         """
         return self._service.local(max_entries=max_entries, max_age=max_age)
-
-
-class SyncLocalCache:
-    """Reads through copies in this process; see `Cache.local`."""
-
-    __slots__ = ("_portal", "_service")
-
-    def __init__(self, portal: Portal, service: LocalCache) -> None:
-        self._portal = portal
-        self._service = service
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Read a value, from the copy where there is one; as `Cache.get`."""
-        return self._portal.call(self._service.get, key, default)
-
-    def get_many(self, keys: Sequence[str], default: Any = None) -> list[Any]:
-        """Read values, those without a copy in one round trip; as `Cache.get_many`."""
-        return self._portal.call(self._service.get_many, keys, default)
-
-    def get_or_set(
-        self,
-        key: str,
-        builder: Callable[[], Any],
-        *,
-        ttl: float | None = None,
-        stale_for: float = 0.0,
-        tags: Sequence[str] = (),
-        negative_ttl: float | None = None,
-        lease_for: float = 10.0,
-    ) -> Any:
-        """Read a value, from the copy where there is one; as `Cache.get_or_set`."""
-        return self._portal.call(
-            self._service.get_or_set,
-            key,
-            builder,
-            ttl=ttl,
-            stale_for=stale_for,
-            tags=tags,
-            negative_ttl=negative_ttl,
-            lease_for=lease_for,
-        )
-
-    def drop(self, keys: Iterable[str] | None) -> None:
-        """Forget the copies of *keys*; None for all."""
-        return self._service.drop(keys)
 
 
 class SyncControls:
@@ -363,7 +471,7 @@ class SyncControls:
         paused: bool | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Pause]:
         """
         Read pause states, by namespace and name.
 
@@ -412,7 +520,7 @@ class SyncControls:
         """Read the state of a queue; None where it was never paused."""
         return self._portal.call(self._service.get_queue, queue)
 
-    def queues(self, *, limit: int = 50, after: str | None = None) -> Page:
+    def queues(self, *, limit: int = 50, after: str | None = None) -> Page[Pause]:
         """Read the control records of queues, by name."""
         return self._portal.call(self._service.queues, limit=limit, after=after)
 
@@ -435,7 +543,7 @@ class SyncDeadLetters:
         """Read a dead letter; None where there is none."""
         return self._portal.call(self._service.get, queue, id)
 
-    def query(self, queue: str, *, limit: int = 50, after: str | None = None) -> Page:
+    def query(self, queue: str, *, limit: int = 50, after: str | None = None) -> Page[Job]:
         """
         Read the dead letters of a queue, in the order of their ids.
 
@@ -467,6 +575,82 @@ class SyncDeadLetters:
     def delete(self, queue: str, id: str) -> bool:
         """Throw a dead letter away; False where there is none."""
         return self._portal.call(self._service.delete, queue, id)
+
+
+class SyncDefinitions:
+    """
+    Versioned definitions in the namespaces ``cron``, ``schedule``, ``cache``,
+    ``ratelimit``, ``topic`` and ``webhook_endpoints:<dispatcher>``.
+
+    Meant to be written at every start: what has not changed writes nothing.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Definitions) -> None:
+        self._portal = portal
+        self._service = service
+
+    def put(
+        self,
+        namespace: str,
+        name: str,
+        spec: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+    ) -> Defined:
+        """
+        Define something, or change its definition.
+
+        Args:
+            namespace: One of those above.
+            name: Unique in the namespace.
+            spec: What it is, an object; None for an empty one.
+            version: Which version of the definition this is; None counts the
+                stored one up where the spec has changed, and starts with 1.
+
+        Returns:
+            The definition as it is stored now. Where the spec is as it was, it
+            is the one of before, and keeps its version unless *version* is higher.
+
+        Raises:
+            InvalidValueError: An argument is not legal; or the spec of a schedule
+                that has a pointer would change, which `Schedules.put` does.
+            ConflictError: A higher version is stored, or the same version with
+                another spec; or others kept changing it.
+            UnavailableError: The durable plane did not answer; repeat the call.
+        """
+        return self._portal.call(self._service.put, namespace, name, spec, version=version)
+
+    def get(self, namespace: str, name: str) -> Defined | None:
+        """Read a definition; None where there is none."""
+        return self._portal.call(self._service.get, namespace, name)
+
+    def delete(self, namespace: str, name: str) -> bool:
+        """
+        Remove a definition; of a schedule also its pointer. Its pause state stays.
+
+        Returns:
+            False where there was none.
+        """
+        return self._portal.call(self._service.delete, namespace, name)
+
+    def query(
+        self,
+        namespace: str | None = None,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page[Defined]:
+        """
+        Read definitions, by namespace and name.
+
+        Args:
+            namespace: Only of this one; None for all.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+        """
+        return self._portal.call(self._service.query, namespace, limit=limit, after=after)
 
 
 class SyncJobs:
@@ -782,7 +966,7 @@ class SyncJobs:
         status: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Job]:
         """
         Read jobs of a queue, in the order of their ids.
 
@@ -878,20 +1062,20 @@ class SyncLimits:
         """
         return self._portal.call(self._service.reset, key)
 
-    def ban(self, key: str, seconds_: float, *, reason: str | None = None) -> None:
+    def ban(self, key: str, seconds: float, *, reason: str | None = None) -> None:
         """
         Shut *key* out for a while; replaces a ban that is there.
 
         Args:
             key: What is banned, 1 to 255 characters.
-            seconds_: How long, >= 0.001.
+            seconds: How long, >= 0.001.
             reason: Why, for people.
 
         Raises:
             InvalidValueError: An argument is not legal.
             UnavailableError: The hot plane did not answer; it may be banned.
         """
-        return self._portal.call(self._service.ban, key, seconds_, reason=reason)
+        return self._portal.call(self._service.ban, key, seconds, reason=reason)
 
     def unban(self, key: str) -> bool:
         """Let *key* in again; whether it was banned."""
@@ -1089,6 +1273,160 @@ class SyncLocks:
         return self._portal.call(self._service.leader, name)
 
 
+class SyncLogs:
+    """
+    Durable logs of an application's modules. Nothing is here but what is written.
+
+    Writing queues a line in memory; a background writer stores what waits, in
+    batches. The queue is bounded: where the durable plane is too slow the oldest
+    lines are dropped, and counted. A process that is killed loses what waited.
+
+    A module keeps 10,000 lines and seven days, unless `keep` says otherwise.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Logs) -> None:
+        self._portal = portal
+        self._service = service
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were dropped here because too many waited."""
+        return self._service.dropped
+
+    def write(self, module: str, level: str, msg: object, /, **fields: Any) -> None:
+        """
+        Write a line, from any thread. Does not wait.
+
+        Args:
+            module: Whose log it is, 1 to 255 characters.
+            level: ``debug``, ``info``, ``warning`` or ``error``.
+            msg: The text; made portable, and cut at 10,000 characters.
+            **fields: What stands beside it; what is not portable becomes text.
+
+        Raises:
+            InvalidValueError: *module* or *level* is not legal.
+            ClosedError: The storage is closed.
+        """
+        return self._service.write(module, level, msg, **fields)
+
+    def query(
+        self,
+        module: str,
+        *,
+        level: str | None = None,
+        since: int | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page[LogEntry]:
+        """
+        Read the lines of a module, the newest in front.
+
+        What was written here before is stored first.
+
+        Args:
+            module: Whose log.
+            level: Only lines of this level or above; None for all.
+            since: Only lines of this instant, in milliseconds since the epoch, or
+                later; None for all.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+
+        Returns:
+            A page of `LogEntry`.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(
+            self._service.query, module, level=level, since=since, limit=limit, after=after
+        )
+
+    def modules(self) -> dict[str, int]:
+        """
+        Count the lines of each module that has some.
+
+        Raises:
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.modules)
+
+    def keep(
+        self,
+        module: str,
+        *,
+        keep_for: float | None = 7 * 86400.0,
+        max_entries: int | None = 10_000,
+    ) -> None:
+        """
+        Say how much of a module's log this process keeps from now on.
+
+        Args:
+            module: Whose log.
+            keep_for: Seconds that a line is kept, >= 0.001; None for ever.
+            max_entries: About how many lines are kept, >= 1; None for any number.
+                The oldest go when a tenth more was written.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+        """
+        return self._service.keep(module, keep_for=keep_for, max_entries=max_entries)
+
+    def prune(self, module: str, *, max_entries: int | None = None) -> int:
+        """
+        Delete the oldest lines of a module, in bounded steps.
+
+        Lines whose time is over go with `Maintenance.prune`.
+
+        Args:
+            module: Whose log.
+            max_entries: How many to leave, >= 0; None for what `keep` says.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.prune, module, max_entries=max_entries)
+
+    def flush(self) -> None:
+        """
+        Return when every line that was written here is durable.
+
+        Raises:
+            UnavailableError: The durable plane did not answer; all stays queued.
+        """
+        return self._portal.call(self._service.flush)
+
+    def handler(self, module: str, *, level: int = logging.INFO) -> LogHandler:
+        """
+        Give a `logging.Handler` that writes to a module's log.
+
+        Args:
+            module: Whose log.
+            level: The least level of `logging` that is written.
+
+        Raises:
+            InvalidValueError: *module* is not legal.
+        """
+        return self._service.handler(module, level=level)
+
+    def close(self, timeout: float) -> int:
+        """
+        Write what waits, for up to *timeout* seconds, and take no more.
+
+        Called by the storage when it closes, before the planes are closed.
+
+        Returns:
+            How many lines could not be written.
+        """
+        return self._portal.call(self._service.close, timeout)
+
+
 class SyncMaintenance:
     """Repairs, each idempotent and safe while workers run."""
 
@@ -1145,12 +1483,32 @@ class SyncMaintenance:
         """
         Delete records whose retention is over, in bounded steps.
 
-        Never touches what is waiting or active: such records have no expiry.
+        Never touches what is waiting, held or active.
 
         Returns:
             How many records were deleted.
         """
         return self._portal.call(self._service.prune)
+
+    def release_held(self) -> int:
+        """
+        Release held jobs of queues that hold nothing any more.
+
+        Resuming a queue does so; this is for what a crash left in between.
+
+        Returns:
+            How many jobs were released.
+        """
+        return self._portal.call(self._service.release_held)
+
+    def catch_up(self) -> int:
+        """
+        Let groups of topics catch up whose subscriber died on the way.
+
+        Returns:
+            How many groups had something left.
+        """
+        return self._portal.call(self._service.catch_up)
 
     def run_once(self) -> Report:
         """Do one pass of everything, without asking who leads."""
@@ -1165,6 +1523,83 @@ class SyncMaintenance:
         the storage.
         """
         return self._portal.call(self._service.run_forever)
+
+
+class SyncRetention:
+    """
+    What has ended goes after a while; what waits or runs never does.
+
+    The settings say for how long completed and cancelled jobs, dead letters, runs
+    and messages are kept; it is written with each of them as its expiry when it
+    ends. A rule shortens that, by age or by count, for a kind of record and the
+    namespaces of a pattern. Rules are durable and the same for every process.
+    Where several are about a namespace, the most exact one counts alone.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Retention) -> None:
+        self._portal = portal
+        self._service = service
+
+    def set(
+        self,
+        kind: str,
+        namespace: str = "*",
+        *,
+        keep_for: float | None = None,
+        keep: int | None = None,
+    ) -> Rule:
+        """
+        Set a rule; one of the same kind and namespace is replaced. Either limit deletes.
+
+        Args:
+            kind: ``job`` for completed and cancelled jobs, ``dlq``, ``run`` for
+                runs that have ended, ``message``, or ``log``.
+            namespace: A whole name such as ``queue_job:emails``, or the beginning
+                of names and a star, ``queue_job:mail-*``; ``*`` for all.
+            keep_for: For how many seconds after the end; 0 for not at all beyond
+                the next prune, None for no limit.
+            keep: How many of the newest in each namespace; None for no limit.
+
+        Returns:
+            The rule.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or no limit is given.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.set, kind, namespace, keep_for=keep_for, keep=keep)
+
+    def unset(self, kind: str, namespace: str = "*") -> bool:
+        """Remove a rule; False where there was none."""
+        return self._portal.call(self._service.unset, kind, namespace)
+
+    def rules(self) -> list[Rule]:
+        """Read the rules, by kind and namespace."""
+        return self._portal.call(self._service.rules)
+
+    def preview(self) -> list[Prunable]:
+        """
+        Say what `prune` would delete now: records and bytes, by kind and namespace.
+
+        Raises:
+            CapabilityError: The durable backend cannot tell.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.preview)
+
+    def prune(self) -> int:
+        """
+        Delete what has expired, and what the rules do not keep, in bounded steps.
+
+        Maintenance does it every few seconds. Where another process is at it now,
+        nothing is done here.
+
+        Returns:
+            How many records were deleted.
+        """
+        return self._portal.call(self._service.prune)
 
 
 class SyncRuns:
@@ -1234,7 +1669,7 @@ class SyncRuns:
         job_id: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Run]:
         """
         Read runs from history, those that started last in front.
 
@@ -1282,6 +1717,266 @@ class SyncRuns:
             UnavailableError: The durable plane did not answer; all stays queued.
         """
         return self._portal.call(self._service.flush)
+
+
+class SyncSchedules:
+    """
+    When what is to run. Two kinds: ``cron``, which repeats, and ``schedule``.
+
+    A schedule has a pointer, its next slot. Any number of processes may look for
+    what is due and `advance` it: one of them wins each slot, and the slot's job is
+    there if and only if the pointer moved. What a spec means is up to the caller;
+    `oqron_core.cronspec` reads cron text.
+    """
+
+    __slots__ = ("_portal", "_service")
+
+    def __init__(self, portal: Portal, service: Schedules) -> None:
+        self._portal = portal
+        self._service = service
+
+    def put(
+        self,
+        kind: str,
+        name: str,
+        *,
+        next_run_at: int | None,
+        spec: Mapping[str, Any] | None = None,
+        zone: str | None = None,
+        catch_up: str = "one",
+        max_catch_up: int = 100,
+        paused: bool = False,
+    ) -> Schedule:
+        """
+        Define a schedule, or change its definition. Meant for every start.
+
+        Where spec and zone are as they were, the pointer stays, and *next_run_at*
+        is left aside; where one has changed, the pointer becomes *next_run_at*.
+        Whether it is paused and what it counted stay in any case.
+
+        Args:
+            kind: ``cron`` or ``schedule``.
+            name: Unique in the kind.
+            next_run_at: The first slot, milliseconds since the epoch; None for a
+                schedule that has none.
+            spec: What it is, an object; None for an empty one.
+            zone: The name of the time zone that the spec is read in.
+            catch_up: What becomes of slots that were missed: ``skip``, ``one``
+                run for all, or ``all`` of them.
+            max_catch_up: How many ``all`` runs at most, 1 to 10,000: the last.
+            paused: Whether a schedule that is new starts paused.
+
+        Returns:
+            The schedule as it is now.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or a changed spec would
+                move the pointer back to a slot that has run.
+            ConflictError: Others kept changing it.
+            UnavailableError: The durable plane did not answer; repeat the call.
+        """
+        return self._portal.call(
+            self._service.put,
+            kind,
+            name,
+            next_run_at=next_run_at,
+            spec=spec,
+            zone=zone,
+            catch_up=catch_up,
+            max_catch_up=max_catch_up,
+            paused=paused,
+        )
+
+    def get(self, kind: str, name: str) -> Schedule | None:
+        """Read a schedule; None where there is none."""
+        return self._portal.call(self._service.get, kind, name)
+
+    def query(
+        self,
+        kind: str,
+        *,
+        paused: bool | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Page[Schedule]:
+        """
+        Read the schedules of a kind, by name.
+
+        Args:
+            kind: ``cron`` or ``schedule``.
+            paused: Only what is paused, or only what is not; None for both.
+            limit: At most this many, 1 to 10,000.
+            after: The ``next`` of the page before.
+        """
+        return self._portal.call(self._service.query, kind, paused=paused, limit=limit, after=after)
+
+    def delete(self, kind: str, name: str) -> bool:
+        """
+        Remove a schedule with its pause state; jobs of its slots stay.
+
+        Returns:
+            False where there was none.
+        """
+        return self._portal.call(self._service.delete, kind, name)
+
+    def due(self, *, limit: int = 100, kind: str | None = None) -> list[Schedule]:
+        """
+        List schedules whose slot has come, by the durable plane's clock.
+
+        Args:
+            limit: At most this many; 0 gives none.
+            kind: Only of this kind; None for both.
+
+        Returns:
+            The oldest slot first; nothing that is paused.
+        """
+        return self._portal.call(self._service.due, limit=limit, kind=kind)
+
+    def advance(
+        self,
+        kind: str,
+        name: str,
+        *,
+        expected: int,
+        next_run_at: int | None,
+        enqueue: tuple[str, Any] | None = None,
+    ) -> bool:
+        """
+        Move the pointer on from a slot and add the slot's job, or neither.
+
+        One atomic write. The job's id is made of kind, name and slot; where a job
+        of that id is there already, the pointer moves and the job stays as it is.
+        A queue that is paused keeps to its behaviour: ``hold`` holds the job,
+        ``skip`` moves the pointer without one.
+
+        Args:
+            kind: ``cron`` or ``schedule``.
+            name: Which.
+            expected: The slot: where the caller saw the pointer.
+            next_run_at: The next slot, after *expected*; None where it ends.
+            enqueue: The queue and the payload, or a `JobSpec` without an id;
+                None to leave the slot out.
+
+        Returns:
+            True for the one who moved it. False where the pointer is elsewhere,
+            the schedule is paused, or it is gone.
+
+        Raises:
+            InvalidValueError: An argument is not legal, or *next_run_at* is not
+                after *expected*.
+            PausedError: The queue or the schedule rejects what arrives; the
+                pointer stands.
+            UnavailableError: The durable plane did not answer. Repeating the call
+                is safe, but may give False although it was this call that won.
+        """
+        return self._portal.call(
+            self._service.advance,
+            kind,
+            name,
+            expected=expected,
+            next_run_at=next_run_at,
+            enqueue=enqueue,
+        )
+
+    def fire(
+        self,
+        schedule: Schedule,
+        enqueue: tuple[str, Any] | Callable[[int], tuple[str, Any]],
+        *,
+        next_after: NextAfter | None = None,
+        grace: float = GRACE,
+    ) -> list[int]:
+        """
+        Do what a due schedule asks for: its slots by its catch-up, one by one.
+
+        Each slot is an `advance`, so a crash in between leaves the rest due.
+
+        Args:
+            schedule: As `due` gave it.
+            enqueue: The queue and the payload, as in `advance`; or what gives
+                them for a slot.
+            next_after: Gives the first slot after an instant, as `CronSpec.next`
+                does; None where there is only one.
+            grace: For how many seconds a slot is on time; see `plan`.
+
+        Returns:
+            The slots that this caller moved on from with a job; fewer where
+            another one was at it.
+        """
+        return self._portal.call(
+            self._service.fire, schedule, enqueue, next_after=next_after, grace=grace
+        )
+
+    def plan(
+        self,
+        schedule: Schedule,
+        *,
+        next_after: NextAfter | None = None,
+        grace: float = GRACE,
+    ) -> list[Move]:
+        """
+        Say how the pointer is to move past now, by the schedule's catch-up.
+
+        ``one`` runs the slot at the pointer for all that were missed, ``all`` runs
+        each, but of more than ``max_catch_up`` only the last; ``skip`` runs the
+        last slot where it is no older than *grace*, and nothing else. The work is
+        bounded however far behind the pointer is.
+
+        Args:
+            schedule: The schedule.
+            next_after: As in `fire`.
+            grace: Seconds for which a slot is on time.
+
+        Returns:
+            Moves for `advance`, in order; none where it is not due.
+        """
+        return self._portal.call(self._service.plan, schedule, next_after=next_after, grace=grace)
+
+    def reschedule(self, kind: str, name: str, *, next_run_at: int | None) -> bool:
+        """
+        Set the pointer by hand; the way to give a schedule that ended a new slot.
+
+        Args:
+            kind: ``cron`` or ``schedule``.
+            name: Which.
+            next_run_at: The next slot; None to end it.
+
+        Returns:
+            False where there is no such schedule.
+
+        Raises:
+            InvalidValueError: The slot is not after the last one that ran.
+            ConflictError: Others kept moving it.
+        """
+        return self._portal.call(self._service.reschedule, kind, name, next_run_at=next_run_at)
+
+    def pause(
+        self,
+        kind: str,
+        name: str,
+        *,
+        behaviour: str = "hold",
+        reason: str | None = None,
+    ) -> Pause:
+        """
+        Let a schedule never be due. The state survives restarts.
+
+        After this returned no slot runs. With ``hold`` the resume leaves what was
+        missed to the schedule's catch-up; with ``skip`` and ``reject`` what was
+        missed never runs, and ``reject`` lets `advance` raise `PausedError`.
+        The same as pausing ``cron_durable`` or ``schedule_durable`` in `Controls`.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(
+            self._service.pause, kind, name, behaviour=behaviour, reason=reason
+        )
+
+    def resume(self, kind: str, name: str) -> Pause:
+        """Let a schedule be due again; what was missed, see `pause`."""
+        return self._portal.call(self._service.resume, kind, name)
 
 
 class SyncTopics:
@@ -1476,7 +2171,7 @@ class SyncTopics:
         """Give a delivery back; as `Jobs.release`."""
         return self._portal.call(self._service.release, claim, delay=delay)
 
-    def read(self, topic: str, *, limit: int = 50, after: str | None = None) -> Page:
+    def read(self, topic: str, *, limit: int = 50, after: str | None = None) -> Page[Message]:
         """
         Read the log of a topic, oldest messages first.
 

@@ -19,12 +19,21 @@ from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import PlaneContext, Scope
 from oqron_core.protocol.orders import Orders
 from oqron_core.protocol.recovery import Recovery
+from oqron_core.protocol.retaining import Retaining
 from oqron_core.protocol.session import Session
+from oqron_core.services.breakers import Breakers
+from oqron_core.services.cache import Cache
 from oqron_core.services.controls import Controls
 from oqron_core.services.dead_letters import DeadLetters
+from oqron_core.services.definitions import Definitions
 from oqron_core.services.jobs import Jobs
+from oqron_core.services.limits import Limits
+from oqron_core.services.locks import Locks
+from oqron_core.services.logs import Logs
 from oqron_core.services.maintenance import Maintenance
+from oqron_core.services.retention import Retention
 from oqron_core.services.runs import Runs
+from oqron_core.services.schedules import Schedules
 from oqron_core.services.topics import Topics
 
 
@@ -49,8 +58,17 @@ class Storage:
         runs: Run history.
         controls: Pause state.
         topics: Messages for every group.
+        schedules: Pointers into time: what is due next.
+        definitions: What is defined, for boards.
+        locks: Locks and leaders.
+        cache: Values that expire.
+        limits: Rates, slots, bans.
+        breakers: Circuit breakers.
+        logs: Logs of modules.
+        retention: How long what has ended is kept.
         maintenance: Repairs.
-        unwritten: After closing: how many finished runs could not be written.
+        unwritten: After closing: how many finished runs and lines of logs could not
+            be written.
     """
 
     def __init__(self, hot: HotPlane, durable: DurablePlane, settings: Settings) -> None:
@@ -61,12 +79,21 @@ class Storage:
         self._session = session = Session(hot, durable, settings)
         orders = Orders(session)
         self._recovery = Recovery(session)
+        retaining = Retaining(session)
         self.jobs = Jobs(session, orders)
         self.dead_letters = DeadLetters(session, orders)
         self.runs = Runs(session)
         self.controls = Controls(session)
         self.topics = Topics(session, orders)
-        self.maintenance = Maintenance(session, self._recovery)
+        self.schedules = Schedules(session)
+        self.definitions = Definitions(session)
+        self.locks = Locks(session)
+        self.cache = Cache(session)
+        self.limits = Limits(session)
+        self.breakers = Breakers(session)
+        self.logs = Logs(session)
+        self.retention = Retention(session, retaining)
+        self.maintenance = Maintenance(session, self._recovery, retaining)
 
     @property
     def scope(self) -> Scope:
@@ -83,7 +110,9 @@ class Storage:
             log.warning("opened without the hot plane: %s", error)
 
     async def _close(self) -> None:
-        self.unwritten = await self._session.close(self.settings.close_timeout)
+        timeout = self.settings.close_timeout
+        lines = await self.logs.close(timeout / 4)
+        self.unwritten = lines + await self._session.close(timeout)
 
     def __repr__(self) -> str:
         settings = self.settings

@@ -27,11 +27,19 @@ from typing import Any, ParamSpec, TypeVar
 from oqron_core._plugins import Plugins
 from oqron_core._portal import Portal
 from oqron_core._sync_services import (
+    SyncBreakers,
+    SyncCache,
     SyncControls,
     SyncDeadLetters,
+    SyncDefinitions,
     SyncJobs,
+    SyncLimits,
+    SyncLocks,
+    SyncLogs,
     SyncMaintenance,
+    SyncRetention,
     SyncRuns,
+    SyncSchedules,
     SyncTopics,
 )
 from oqron_core.config import Mode, Settings
@@ -60,6 +68,14 @@ class SyncStorage:
         runs: Run history.
         controls: Pause state.
         topics: Messages for every group.
+        schedules: Pointers into time: what is due next.
+        definitions: What is defined, for boards.
+        locks: Locks and leaders.
+        cache: Values that expire.
+        limits: Rates, slots, bans.
+        breakers: Circuit breakers.
+        logs: Logs of modules.
+        retention: How long what has ended is kept.
         maintenance: Repairs.
     """
 
@@ -71,6 +87,14 @@ class SyncStorage:
         self.runs = SyncRuns(portal, storage.runs)
         self.controls = SyncControls(portal, storage.controls)
         self.topics = SyncTopics(portal, storage.topics)
+        self.schedules = SyncSchedules(portal, storage.schedules)
+        self.definitions = SyncDefinitions(portal, storage.definitions)
+        self.locks = SyncLocks(portal, storage.locks)
+        self.cache = SyncCache(portal, storage.cache)
+        self.limits = SyncLimits(portal, storage.limits)
+        self.breakers = SyncBreakers(portal, storage.breakers)
+        self.logs = SyncLogs(portal, storage.logs)
+        self.retention = SyncRetention(portal, storage.retention)
         self.maintenance = SyncMaintenance(portal, storage.maintenance)
 
     @property

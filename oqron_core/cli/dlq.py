@@ -25,6 +25,7 @@ from oqron_core.cli._output import (
     wire,
 )
 from oqron_core.exceptions import ConflictError
+from oqron_core.models import Job
 from oqron_core.planes.values import Page
 from oqron_core.storage import Storage
 
@@ -55,7 +56,7 @@ def list_letters(
         _list_queues(invocation, as_json=as_json)
         return
 
-    async def read() -> Page:
+    async def read() -> Page[Job]:
         async with opened(invocation) as storage:
             return await storage.dead_letters.query(queue, limit=limit, after=after)
 

@@ -29,7 +29,7 @@ from oqron_core.cli._output import (
 from oqron_core.cli._payload import parse_json
 from oqron_core.cli._queues import dead_by_queue, queues_with_jobs
 from oqron_core.cli._show import show_job
-from oqron_core.models import Control, Job, JobSpec, JobStatus
+from oqron_core.models import Control, Job, JobSpec, JobStatus, Run
 from oqron_core.planes.values import Page
 from oqron_core.storage import Storage
 
@@ -171,7 +171,7 @@ def list_jobs(
 ) -> None:
     """List jobs of QUEUE in the order of their ids, one page."""
 
-    async def read() -> Page:
+    async def read() -> Page[Job]:
         async with opened(invocation) as storage:
             return await storage.jobs.query(queue, status=status, limit=limit, after=after)
 
@@ -215,7 +215,7 @@ def _row(job: Job) -> tuple[object, ...]:
 def show(invocation: Invocation, *, queue: str, job_id: str, as_json: bool) -> None:
     """Show the job ID of QUEUE, dead or alive, with its runs."""
 
-    async def read() -> tuple[Job | None, Page]:
+    async def read() -> tuple[Job | None, Page[Run]]:
         async with opened(invocation) as storage:
             job = await storage.jobs.get(queue, job_id)
             if job is None:

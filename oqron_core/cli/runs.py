@@ -46,7 +46,7 @@ def list_runs(
     """List runs, those that started last in front, one page."""
     instant = None if since is None else parse_since(since)
 
-    async def read() -> Page:
+    async def read() -> Page[Run]:
         async with opened(invocation) as storage:
             return await storage.runs.query(since=instant, **wanted)
 

@@ -85,7 +85,7 @@ class DurablePlane(ABC):
         """
 
     @abstractmethod
-    async def query(self, query: Query) -> Page:
+    async def query(self, query: Query) -> Page[Record]:
         """
         Read one page of records.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypeVar, final
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, final
 
 import attrs
 
@@ -52,6 +52,7 @@ __all__ = [
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 # --- where ------------------------------------------------------------------
 
@@ -666,20 +667,20 @@ def _check_field(path: str, name: object) -> None:
 
 @final
 @attrs.frozen
-class Page:
+class Page(Generic[T_co]):
     """
     One page of a query. Iterates over its items.
 
     Attributes:
-        items: Records (or jobs, runs, messages), in order.
+        items: Records, jobs, runs or messages, in order.
         next: The cursor for ``after``, or None at the end. A string without
             meaning; good for the same query, also after writes.
     """
 
-    items: Sequence[Any]
+    items: Sequence[T_co]
     next: str | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         return iter(self.items)
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.values import Entry, Insert
 from oqron_core.protocol import transitions
+from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB
 
@@ -37,10 +38,17 @@ class Adding:
         insert, delay, job = transitions.new_job(
             queue, spec.data, spec, now=now, max_bytes=session.settings.max_value_bytes
         )
+        fate = await admit(session, queue)
+        if fate == "skip":
+            return skipped(job)
+        if fate == "hold":
+            insert, job = held(insert, job)
         result = await session.write(insert)
         if not result.applied:
             return await self._existing(queue, job.id, insert)
-        if not await self._publish(queue, job, delay):
+        if fate == "hold":
+            await recheck_held(session, queue)
+        elif not await self._publish(queue, job, delay):
             object.__setattr__(job, "published", False)
         return job
 
@@ -69,8 +77,27 @@ class Adding:
         ]
         jobs: list[Job] = []
         for start in range(0, len(made), _CHUNK):
-            jobs.extend(await self._add_chunk(queue, made[start : start + _CHUNK]))
+            chunk = made[start : start + _CHUNK]
+            fate = await admit(session, queue)
+            if fate == "skip":
+                jobs.extend(skipped(job) for _, _, job in chunk)
+            elif fate == "hold":
+                jobs.extend(await self._hold_chunk(queue, chunk))
+            else:
+                jobs.extend(await self._add_chunk(queue, chunk))
         return jobs
+
+    async def _hold_chunk(
+        self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]
+    ) -> list[Job]:
+        session = self._session
+        pairs = [held(insert, job) for insert, _, job in chunk]
+        results = await session.write_many([insert for insert, _ in pairs])
+        await recheck_held(session, queue)
+        return [
+            job if result.applied else await self._existing(queue, job.id, insert)
+            for (insert, job), result in zip(pairs, results, strict=True)
+        ]
 
     async def _add_chunk(
         self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]

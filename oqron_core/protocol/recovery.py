@@ -298,20 +298,6 @@ class Recovery:
                 total += 1
         return total
 
-    async def prune(self, *, batch: int) -> int:
-        """Delete what has expired, kind by kind, in bounded steps."""
-        session = self._session
-        total = 0
-        for kind in RecordKind:
-            now = await session.durable_time.now()
-            query = Query(kind=kind, where=[("expires_at", "<=", now)])
-            while True:
-                gone = await session.durable.prune(query, limit=batch)
-                total += gone
-                if gone < batch:
-                    break
-        return total
-
 
 def _heads(queue: str, records: Sequence[Record]) -> list[Record]:
     """Give the first record of each lane: it stands for the others."""

@@ -48,6 +48,7 @@ from oqron_core.protocol.lanes import (
 )
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB, OPEN
+from oqron_core.taxonomy import RecordKind
 
 
 __all__ = ["GROUPS", "MESSAGES", "STATE", "Outgoing", "Topology"]
@@ -64,6 +65,7 @@ _TRIES: Final = 30
 _PAGE: Final = 500
 _BATCH_WRITES: Final = 2000
 _EMPTY: Final = Json(b"{}")
+_JOINING_MS: Final = 10_000
 
 
 @attrs.frozen
@@ -366,6 +368,22 @@ class Topology:
             await self._session.durable.write([patch], returning=())
             group = attrs.evolve(group, cursor=after, caught_up=after is None)
         return group
+
+    async def finish_joining(self, *, batch: int) -> int:
+        """Let groups catch up whose subscriber died on the way."""
+        query = Query(
+            kind=RecordKind.CONTROL, where=[("caughtUp", "=", False)], limit=min(batch, 1000)
+        )
+        page = await self._session.durable.query(query)
+        now = await self._session.durable_time.now()
+        total = 0
+        for record in page.items:
+            group = structure(Group, record.value)
+            # Whoever subscribes at this moment is at it himself.
+            if record.namespace.startswith(GROUPS) and group.created_at < now - _JOINING_MS:
+                await self.catch_up(group)
+                total += 1
+        return total
 
     async def _from(self, topic: str, start: str | int) -> list[tuple[str, str, Any]]:
         """Give the conditions for messages from *start* on."""

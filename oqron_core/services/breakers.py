@@ -263,7 +263,7 @@ class Breakers:
 
     async def query(
         self, *, state: str | None = None, limit: int = 50, after: str | None = None
-    ) -> Page:
+    ) -> Page[Breaker]:
         """
         Read breakers, by name.
 

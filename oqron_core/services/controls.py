@@ -109,7 +109,7 @@ class Controls:
         paused: bool | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Pause]:
         """
         Read pause states, by namespace and name.
 
@@ -181,7 +181,7 @@ class Controls:
         self._check(QUEUE, queue)
         return await queue_control(self._session, queue)
 
-    async def queues(self, *, limit: int = 50, after: str | None = None) -> Page:
+    async def queues(self, *, limit: int = 50, after: str | None = None) -> Page[Pause]:
         """Read the control records of queues, by name."""
         return await self.query(QUEUE, limit=limit, after=after)
 

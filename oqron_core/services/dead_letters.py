@@ -33,7 +33,7 @@ class DeadLetters:
         record = (await self._session.durable.get(DLQ + queue, [id]))[0]
         return None if record is None else structure(Job, record.value)
 
-    async def query(self, queue: str, *, limit: int = 50, after: str | None = None) -> Page:
+    async def query(self, queue: str, *, limit: int = 50, after: str | None = None) -> Page[Job]:
         """
         Read the dead letters of a queue, in the order of their ids.
 

@@ -121,7 +121,7 @@ class Definitions:
 
     async def query(
         self, namespace: str | None = None, *, limit: int = 50, after: str | None = None
-    ) -> Page:
+    ) -> Page[Defined]:
         """
         Read definitions, by namespace and name.
 

@@ -387,7 +387,7 @@ class Jobs:
         status: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Job]:
         """
         Read jobs of a queue, in the order of their ids.
 

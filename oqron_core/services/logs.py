@@ -75,7 +75,7 @@ class Logs:
         since: int | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[LogEntry]:
         """
         Read the lines of a module, the newest in front.
 

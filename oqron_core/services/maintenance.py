@@ -12,8 +12,11 @@ import attrs
 
 from oqron_core.exceptions import StorageError
 from oqron_core.planes.values import Lease
+from oqron_core.protocol.pauses import release_forgotten
 from oqron_core.protocol.recovery import Recovery
+from oqron_core.protocol.retaining import Retaining
 from oqron_core.protocol.session import Session
+from oqron_core.protocol.topics import Topology
 
 
 __all__ = ["Maintenance", "Report"]
@@ -33,22 +36,28 @@ class Report:
         reaped: Leases that had lapsed.
         reconciled: Jobs that the broker did not know.
         closed_runs: Runs whose worker was gone.
-        pruned: Records that had expired.
+        released: Held jobs whose queue holds nothing any more.
+        caught_up: Groups of topics that were in the middle of catching up.
+        pruned: Records whose retention was over.
     """
 
     rebuilt: int | None = None
     reaped: int = 0
     reconciled: int = 0
     closed_runs: int = 0
+    released: int = 0
+    caught_up: int = 0
     pruned: int = 0
 
 
 class Maintenance:
     """Repairs, each idempotent and safe while workers run."""
 
-    def __init__(self, session: Session, recovery: Recovery) -> None:
+    def __init__(self, session: Session, recovery: Recovery, retaining: Retaining) -> None:
         self._session = session
         self._recovery = recovery
+        self._retaining = retaining
+        self._topology = Topology(session)
         self._settings = session.settings.maintenance
 
     async def reap(self) -> int:
@@ -105,13 +114,35 @@ class Maintenance:
         """
         Delete records whose retention is over, in bounded steps.
 
-        Never touches what is waiting or active: such records have no expiry.
+        Never touches what is waiting, held or active.
 
         Returns:
             How many records were deleted.
         """
         self._session.check_open()
-        return await self._recovery.prune(batch=self._settings.batch)
+        return await self._retaining.prune(batch=self._settings.batch)
+
+    async def release_held(self) -> int:
+        """
+        Release held jobs of queues that hold nothing any more.
+
+        Resuming a queue does so; this is for what a crash left in between.
+
+        Returns:
+            How many jobs were released.
+        """
+        self._session.check_open()
+        return await release_forgotten(self._session, batch=self._settings.batch)
+
+    async def catch_up(self) -> int:
+        """
+        Let groups of topics catch up whose subscriber died on the way.
+
+        Returns:
+            How many groups had something left.
+        """
+        self._session.check_open()
+        return await self._topology.finish_joining(batch=self._settings.batch)
 
     async def run_once(self) -> Report:
         """Do one pass of everything, without asking who leads."""
@@ -123,6 +154,8 @@ class Maintenance:
             reaped=await self.reap(),
             reconciled=await self.reconcile(),
             closed_runs=await self.close_stale_runs(),
+            released=await self.release_held(),
+            caught_up=await self.catch_up(),
             pruned=await self.prune(),
         )
 

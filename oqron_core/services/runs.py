@@ -9,7 +9,7 @@ from oqron_core._names import check_name
 from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.models import Run, RunStatus, structure
 from oqron_core.planes.checks import check_instant
-from oqron_core.planes.values import Page, Query
+from oqron_core.planes.values import Page, Query, Record
 from oqron_core.protocol.recorder import merged
 from oqron_core.protocol.run_handle import RUNS, RunHandle
 from oqron_core.protocol.session import Session
@@ -111,7 +111,7 @@ class Runs:
         job_id: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Run]:
         """
         Read runs from history, those that started last in front.
 
@@ -155,7 +155,7 @@ class Runs:
         page = await session.durable.query(query)
         return Page(await self._overlaid(page), page.next)
 
-    async def _overlaid(self, page: Page) -> list[Run]:
+    async def _overlaid(self, page: Page[Record]) -> list[Run]:
         session = self._session
         values: dict[str, dict[str, Any]] = {record.id: record.value for record in page.items}
         running = [id_ for id_, value in values.items() if value.get("status") == "running"]

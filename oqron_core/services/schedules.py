@@ -112,7 +112,7 @@ class Schedules:
         paused: bool | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> Page:
+    ) -> Page[Schedule]:
         """
         Read the schedules of a kind, by name.
 

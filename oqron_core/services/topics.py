@@ -288,7 +288,7 @@ class Topics:
 
     # --- the log ---
 
-    async def read(self, topic: str, *, limit: int = 50, after: str | None = None) -> Page:
+    async def read(self, topic: str, *, limit: int = 50, after: str | None = None) -> Page[Message]:
         """
         Read the log of a topic, oldest messages first.
 

@@ -350,7 +350,7 @@ class FaultyDurable(DurablePlane):
         options = {"atomic": atomic, "returning": returning}
         return await self._faults.call("durable.write", self._inner.write, (writes,), options)
 
-    async def query(self, query: Query) -> Page:
+    async def query(self, query: Query) -> Page[Record]:
         """Read a page."""
         return await self._faults.call("durable.query", self._inner.query, (query,))
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from oqron_memory import MemoryStore
-
 from oqron_core import MISSING, Storage, open_storage
 from oqron_core.testing.clock import ManualClock
 from oqron_core.testing.contracts.mode_cache import Builder, ModeCacheContract
 from oqron_core.testing.faults import Faults
 from oqron_core.testing.hostile import nested
+from oqron_memory import MemoryStore
 
 
 class TestCacheInMemory(ModeCacheContract):
@@ -33,9 +32,12 @@ class TestCacheInMemory(ModeCacheContract):
 
 def opened(store: MemoryStore, faults: Faults | None = None) -> Any:
     """Open a storage over *store*."""
-    wraps = {} if faults is None else {"wrap_hot": faults.wrap_hot}
     return open_storage(
-        mode="memory", project="p", environment="e", memory={"store": store}, **wraps
+        mode="memory",
+        project="p",
+        environment="e",
+        memory={"store": store},
+        wrap_hot=None if faults is None else faults.wrap_hot,
     )
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from oqron_memory import MemoryStore
-
 from oqron_core import LeaseLostError, Storage, open_storage
 from oqron_core.sync import open_sync_storage
 from oqron_core.testing.contracts.mode_locks import ModeLocksContract
+from oqron_memory import MemoryStore
 
 
 class TestLocksInMemory(ModeLocksContract):
@@ -100,10 +100,8 @@ def test_a_body_that_swallows_the_cancellation_is_told_all_the_same() -> None:
         with pytest.raises(LeaseLostError):
             async with storage.locks.hold("k", lease_for=0.1):
                 await lose(storage, "k")
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    pass
         task = asyncio.current_task()
         assert task is not None
         assert 0 == task.cancelling()

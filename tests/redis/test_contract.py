@@ -17,7 +17,6 @@ from oqron_core.testing import servers
 from oqron_core.testing.contracts import DurablePlaneContract, HotPlaneContract
 from oqron_redis import BACKEND, RedisSettings
 from oqron_redis._lane import Lane
-from oqron_redis._scripts import Script
 
 
 class TestRedis(HotPlaneContract, DurablePlaneContract):
@@ -82,11 +81,9 @@ class TestForgetfulServer(TestUvloop):
     def _forget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         call = Lane.call
 
-        def call_forgotten(
-            lane: Lane, arguments: Any, *, script: Script | None = None, again: bool = False
-        ) -> asyncio.Future[Any]:
+        def call_forgotten(lane: Lane, arguments: Any, **options: Any) -> asyncio.Future[Any]:
             call(lane, (b"SCRIPT", b"FLUSH")).add_done_callback(_seen)
-            return call(lane, arguments, script=script, again=again)
+            return call(lane, arguments, **options)
 
         monkeypatch.setattr(Lane, "call", call_forgotten)
 

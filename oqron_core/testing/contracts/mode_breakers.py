@@ -35,6 +35,7 @@ class ModeBreakersContract(ServiceContract):
 
     async def fails(self, times: int = 1, name: str = "b", **options: Any) -> Breaker:
         """Tell failures."""
+        breaker = Breaker(name=name)
         for _ in range(times):
             breaker = await self.storage.breakers.failure(name, policy=self.policy, **options)
         return breaker
@@ -230,7 +231,7 @@ class ModeBreakersContract(ServiceContract):
         """Failures open it, and then nothing is called."""
         called = 0
         for _ in range(5):
-            with pytest.raises((KeyError, ConflictError)):
+            with pytest.raises((KeyError, ConflictError)):  # noqa: PT012 - out of the body
                 async with self.storage.breakers.guard("b", policy=self.policy):
                     called += 1
                     raise KeyError("no")
@@ -272,7 +273,7 @@ class ModeBreakersContract(ServiceContract):
 
     async def test_an_outcome_that_cannot_be_told_stands(self) -> None:
         """The body's result is not replaced by trouble with the plane."""
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError):  # noqa: PT012 - out of the body
             async with self.storage.breakers.guard("b", policy=self.policy):
                 self.faults.down("durable.*")
                 raise KeyError("mine")
@@ -300,9 +301,15 @@ class ModeBreakersContract(ServiceContract):
 
     async def test_bad_options_of_a_breaker_are_refused(self) -> None:
         """Policies, permits of others, unknown states."""
-        for options in ({"failures": 0}, {"failures": True}, {"open_for": 3.0}, {"probe_for": 0}):
+        bad: tuple[dict[str, Any], ...] = (
+            {"failures": 0},
+            {"failures": True},
+            {"open_for": 3.0},
+            {"probe_for": 0},
+        )
+        for options in bad:
             with pytest.raises(InvalidValueError):
-                BreakerPolicy(**options)  # type: ignore[arg-type]
+                BreakerPolicy(**options)
         permit = await self.may("other")
         with pytest.raises(InvalidValueError, match="permit"):
             await self.storage.breakers.success("b", permit=permit)

@@ -351,9 +351,11 @@ class ModeCacheContract(ServiceContract):
             await builder.begun.wait()
             await self.settle()
             builder.release()
-            while await self.cached() is MISSING:
-                await asyncio.sleep(0.002)
 
+            async def refreshed() -> bool:
+                return await self.cached() is not MISSING
+
+            await self.until_so(refreshed)
             assert "new" == await self.cached()
             assert 1 == builder.calls
 
@@ -519,8 +521,11 @@ class ModeCacheContract(ServiceContract):
         assert [*range(50)] == await local.get_many([f"k{n}" for n in range(50)])
         assert len(local) <= 10
         await self.storage.hot.cache.delete_many([f"oqron:cache:k{n}" for n in range(50)])
-        while await local.get("k49") is not None:
-            await asyncio.sleep(0.002)
+
+        async def gone() -> bool:
+            return await local.get("k49") is None
+
+        await self.until_so(gone)
 
     async def test_local_copies_are_built_once_as_well(self) -> None:
         """A second call asks neither the plane nor the builder."""

@@ -198,14 +198,14 @@ class ControlsContract(ModeBase):
     async def test_a_held_job_keeps_its_delay_and_may_be_cancelled(self) -> None:
         """The delay counts from adding; what is called off does not come back."""
         await self.storage.controls.pause("queue", "q", behaviour="hold")
-        await self.storage.jobs.add("q", "late", id="a", delay=0.6)
+        await self.storage.jobs.add("q", "late", id="a", delay=3.0)
         await self.storage.jobs.add("q", "gone", id="b")
         await self.storage.jobs.add("q", "now", id="c")
         assert await self.storage.jobs.cancel("q", "b")
         await self.storage.controls.resume("queue", "q")
         assert {"delayed": 1, "waiting": 1, "cancelled": 1} == await self.amounts()
         assert ["now"] == await self.worked()
-        await self.elapse(1.0)
+        await self.elapse(3.2)
 
         assert ["late"] == await self.worked()
 

@@ -39,9 +39,7 @@ class RetentionContract(ModeBase):
 
     async def foreseen(self) -> dict[tuple[str, str], int]:
         """Give the preview's counts; its bytes must be there."""
-        # Not through the proxy of faults: it knows the calls of the first contract.
-        async with self.open() as storage:
-            found: list[Prunable] = await storage.retention.preview()
+        found: list[Prunable] = await self.storage.retention.preview()
         assert all(one.size > 0 and one.count > 0 for one in found)
         return {(one.kind, one.namespace): one.count for one in found}
 

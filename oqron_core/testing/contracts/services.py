@@ -58,5 +58,10 @@ class ServiceContract(ModeBase):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return once *condition* holds; a test that waits in vain hangs."""
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.002)
+
+    async def until_so(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Return once *condition*, which asks a store, holds."""
+        while not await condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.002)

@@ -217,7 +217,7 @@ class MemoryDurablePlane(DurablePlane):
 
     # --- reading ------------------------------------------------------------
 
-    async def query(self, query: Query) -> Page:
+    async def query(self, query: Query) -> Page[Record]:
         self._gate.check()
         after = decode_cursor(query)
         matcher = Matcher(query)

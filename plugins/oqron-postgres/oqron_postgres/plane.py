@@ -128,7 +128,7 @@ class _Statements(DurablePlane):
 
     # --- queries ---
 
-    async def query(self, query: Query) -> Page:
+    async def query(self, query: Query) -> Page[Record]:
         """Read one page of records; see `DurablePlane.query`."""
         self._core.check_open()
         composer = self._core.composer

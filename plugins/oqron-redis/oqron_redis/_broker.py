@@ -85,6 +85,7 @@ class RedisBroker(Broker):
             keys.ids,
             keys.counter,
             keys.wake,
+            keys.paused,
             *self._registry(),
         )
         head = (self._session.keys.wake_channel, keys.name, COUNTER_TTL_MS)
@@ -196,7 +197,7 @@ class RedisBroker(Broker):
         calls, places = [], []
         for queue, indexes in by_queue.items():
             keys = self._session.keys.queue(queue)
-            used = (keys.ready, keys.delayed, keys.leased, keys.ids, keys.wake, keys.nothing)
+            used = (keys.ready, keys.delayed, keys.leased, keys.ids, keys.wake, keys.nothing, keys.paused)
             head = (verb, span, priority, self._session.keys.wake_channel, keys.name)
             for step in chunks(indexes, _STEP):
                 arguments: list[bytes | int] = [*head]
@@ -213,10 +214,12 @@ class RedisBroker(Broker):
 
     async def remove(self, queue: str, ids: Sequence[str]) -> Sequence[bool]:
         names = self._ids(queue, ids)
+        if not names:
+            return []
         keys = self._session.keys.queue(queue)
         places = (keys.ready, keys.delayed, keys.leased, keys.ids)
         calls = [self._session.run("remove", places, step) for step in chunks(names, _STEP)]
-        answers = await self._session.gather(calls) if names else []
+        answers = await self._session.gather(calls)
         return flags(b"".join(answers))
 
     async def contains(self, queue: str, ids: Sequence[str]) -> Sequence[bool]:
@@ -303,7 +306,7 @@ class RedisBroker(Broker):
         if limit == 0:
             return []
         keys = self._session.keys.queue(queue)
-        places = (keys.ready, keys.leased, keys.ids, keys.wake, keys.nothing)
+        places = (keys.ready, keys.leased, keys.ids, keys.wake, keys.nothing, keys.paused)
         arguments = (limit, self._session.keys.wake_channel, keys.name)
         return [id_.decode() for id_ in await self._session.run("reap", places, arguments)]
 

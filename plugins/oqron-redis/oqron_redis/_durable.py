@@ -235,7 +235,7 @@ class RedisDurablePlane(DurablePlane):
             changed.append(bool(flat) and _expect_texts(item, flat[1:]))
         return changed
 
-    async def query(self, query: Query) -> Page:
+    async def query(self, query: Query) -> Page[Record]:
         self._session.check_open()
         return await self._reader.query(query)
 
@@ -248,6 +248,10 @@ class RedisDurablePlane(DurablePlane):
         if check_limit(limit) < 1:
             raise InvalidValueError("limit", "must be at least 1")
         return await self._reader.prune(query, limit)
+
+    async def prunable(self, query: Query) -> tuple[int, int]:
+        self._session.check_open()
+        return await self._reader.prunable(query)
 
     async def now(self) -> int:
         return await self._session.now()

@@ -240,7 +240,7 @@ class Reader:
 
     # --- pages ------------------------------------------------------------------
 
-    async def query(self, query: Query) -> Page:
+    async def query(self, query: Query) -> Page[Record]:
         """Read one page; see `DurablePlane.query`."""
         cursor = decode_cursor(query)
         key = _compare_key(query)
@@ -634,13 +634,9 @@ class Reader:
         return deleted
 
     async def _prune(self, query: Query, namespace: str, limit: int) -> int:
-        until = [
-            value
-            for name, operator, value in query.where
-            if name == "expires_at" and operator in {"<", "<=", "="} and type(value) is int
-        ]
-        if until:
-            return await self._prune_expired(query, namespace, limit, min(until))
+        until = _until(query)
+        if until is not None:
+            return await self._prune_expired(query, namespace, limit, until)
         plan = await self._plan(query, namespace, ordered=False)
         deleted = 0
         walk = self._walk(namespace, plan, _asked(query), b"", limit, expired=True)
@@ -649,6 +645,27 @@ class Reader:
             if deleted >= limit:
                 break
         return deleted
+
+    async def prunable(self, query: Query) -> tuple[int, int]:
+        """Say what `prune` would delete; see `DurablePlane.prunable`."""
+        tests = [_test(*condition) for condition in query.where]
+        until = _until(query)
+        count = size = 0
+        for namespace in await self._namespaces(query):
+            prefix = self._session.keys.records(namespace)
+            if until is not None:
+                pages = self._expired(query, namespace, until)
+            else:
+                plan = await self._plan(query, namespace, ordered=False)
+                pages = self._walk(namespace, plan, _asked(query), b"", expired=True)
+            async for rows in pages:
+                doomed = [row for row in rows if all(test(row) for test in tests)]
+                for step in chunks(doomed, _STEP):
+                    if step:
+                        places = [prefix + row.id.encode() for row in step]
+                        there, taken = await self._session.run("sizes", places, again=True)
+                        count, size = count + there, size + taken
+        return count, size
 
     async def _prune_expired(self, query: Query, namespace: str, limit: int, until: int) -> int:
         key = self._session.keys.expiry(namespace)
@@ -684,6 +701,16 @@ class Reader:
 
 def _id_of(member: bytes) -> bytes:
     return member.rpartition(b"\0")[2]
+
+
+def _until(query: Query) -> int | None:
+    """Give the instant up to which what matches has expired, or None."""
+    until = [
+        value
+        for name, operator, value in query.where
+        if name == "expires_at" and operator in {"<", "<=", "="} and type(value) is int
+    ]
+    return min(until, default=None)
 
 
 def _stands(row: Row, plan: Plan, member: bytes) -> bool:

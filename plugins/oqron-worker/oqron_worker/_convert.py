@@ -8,7 +8,6 @@ import uuid
 from decimal import Decimal
 from typing import Any, Final
 
-import attrs
 import cattrs
 
 from cattrs.preconf.json import make_converter as make_json_converter
@@ -114,14 +113,12 @@ def dump(value: Any, hint: Any, path: str) -> Any:
     if type(value) in _PLAIN and (hint is Any or type(value) is hint):
         return value
     try:
-        if hint is Any:
-            return _converter().unstructure(value)
-        plain = _converter().unstructure(value, unstructure_as=hint)
-    except Exception as error:  # noqa: BLE001 - a value of the wrong type raises what it likes
-        found = type(value).__name__
-        problem = InvalidValueError(path, f"{_article(found)} is not what it must be: {error}")
+        plain = _converter().unstructure(value)
+    except Exception as error:  # noqa: BLE001 - hooks of users may raise anything
+        problem = InvalidValueError(path, f"cannot be made JSON: {error}")
     else:
-        load(plain, hint, path)
+        if hint is not Any:
+            load(plain, hint, path)
         return plain
     raise problem
 
@@ -131,8 +128,6 @@ def dump_output(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
     try:
-        if attrs.has(type(value)) or not isinstance(value, (dict, list)):
-            return _converter().unstructure(value)
         return _converter().unstructure(value)
     except Exception:  # noqa: BLE001 - the storage puts a marker in the place of what it cannot keep
         return value

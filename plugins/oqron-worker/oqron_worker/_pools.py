@@ -44,9 +44,9 @@ class ThreadPool:
         self._closed = False
 
     @property
-    def alive(self) -> int:
-        """How many threads there are now."""
-        return sum(thread.is_alive() for thread in self._threads)
+    def working(self) -> int:
+        """How many calls have not ended."""
+        return self._unfinished
 
     async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call *function* in a thread, with a copy of the caller's context variables."""

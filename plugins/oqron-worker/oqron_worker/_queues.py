@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
@@ -12,7 +13,12 @@ from oqron_core.exceptions import InvalidValueError
 from oqron_worker._adding import AddOptions, AddWords, split
 from oqron_worker._depends import add_dependent
 from oqron_worker._handlers import Handler
+from oqron_worker._schedules import Timing, put_schedule
 from oqron_worker._unique import add_unique
+
+
+if TYPE_CHECKING:
+    from oqron_core import Schedule
 
 
 __all__ = ["Adder", "QueueHandler"]
@@ -140,6 +146,49 @@ class QueueHandler(Handler):
     ) -> JobSpec:
         """Make the job with its payload told from its options."""
         return self._spec(options, self.signature.pack(args, payload))
+
+    def spec_of(self, data: Any) -> JobSpec:
+        """Make the job of a payload that is JSON already."""
+        return self._spec(AddOptions(), data)
+
+    async def schedule(
+        self,
+        schedule: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        cron: str | None = None,
+        every: float | None = None,
+        at: int | datetime | None = None,
+        zone: str | None = None,
+        catch_up: str = "one",
+    ) -> Schedule:
+        """
+        Add a job by the clock: at each slot of a durable schedule, or once.
+
+        The schedule is there until `unschedule`, survives restarts and needs no
+        definition in code; a second call of the same name changes it.
+
+        Args:
+            schedule: Its name, unique in the application.
+            payload: The arguments of the function.
+            cron: Cron text; see `Timing`.
+            every: Seconds.
+            at: An instant.
+            zone: The time zone of *cron*.
+            catch_up: What becomes of slots that nobody ran.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+        """
+        data = self.signature.pack((), payload or {})
+        timing = Timing(cron=cron, every=every, at=at, zone=zone)
+        return await put_schedule(self.app, self.name, schedule, data, timing, catch_up=catch_up)
+
+    async def unschedule(self, schedule: str) -> bool:
+        """Remove a schedule; False where there was none."""
+        schedules = self.app.storage.schedules
+        found = [await schedules.delete(kind, schedule) for kind in ("cron", "schedule")]
+        return any(found)
 
     def _spec(self, options: AddOptions, data: Any) -> JobSpec:
         mine = self.options

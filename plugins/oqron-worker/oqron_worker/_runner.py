@@ -19,6 +19,7 @@ from oqron_core.exceptions import (
 )
 from oqron_worker._context import Context, Stopped, enter
 from oqron_worker._convert import dump_output
+from oqron_worker._depends import failed_parent
 from oqron_worker._handlers import Handler
 from oqron_worker._metrics import QueueMetrics
 from oqron_worker._outcomes import Discard, HandlerTimeoutError, Retry, Snooze
@@ -51,7 +52,7 @@ class Shop:
         threads: For functions that block.
         processes: For functions that keep a processor busy.
         running: Every attempt that runs, with its runner.
-        on_ended: What follows the end of a job, if its claim says so.
+        follows: Says what follows the end of a job, if anything.
     """
 
     def __init__(self, app: App, threads: ThreadPool, processes: ProcessPool) -> None:
@@ -60,8 +61,9 @@ class Shop:
         self.processes = processes
         self.settler = Settler(app)
         self.running: dict[Context, Runner] = {}
-        self.on_ended: Ended | None = None
+        self.follows: Callable[[Claim], Ended | None] = lambda _: None
         self._watched: dict[Context, asyncio.Task[None]] = {}
+        self._ends: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def began(self, context: Context, runner: Runner) -> None:
@@ -76,6 +78,17 @@ class Shop:
         watcher = self._watched.pop(context, None)
         if watcher is not None:
             watcher.cancel()
+        if self._ends:
+            for waiting in self._ends:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._ends.clear()
+
+    async def next_end(self) -> None:
+        """Return when an attempt has ended."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends.append(waiting)
+        await waiting
 
     def _look(self) -> None:
         # A cancel must reach a handler at once, but most handlers are over before
@@ -102,6 +115,8 @@ class Shop:
             self._timer.cancel()
         for watcher in self._watched.values():
             watcher.cancel()
+        self.threads.close()
+        self.processes.close()
 
 
 async def _watch(context: Context, claim: Claim) -> None:
@@ -176,6 +191,9 @@ class Runner:
 
     async def call(self, context: Context, data: Any) -> Any:
         """Call the handler with a payload."""
+        claim = context.claim
+        if claim is not None and (parent := failed_parent(claim)) is not None:
+            raise Discard(f"the job it depends on failed: {parent}")
         try:
             arguments = self.handler.arguments(context, data)
         except InvalidValueError as error:
@@ -255,10 +273,9 @@ class Runner:
         metrics.count(outcome, time.perf_counter() - context.started)
         self._shop.ended(context)
         self._on_free(context)
-        if self._shop.on_ended is not None:
-            follow = self._shop.on_ended
-            if outcome in _FINAL:
-                self._shop.settler.follow(follow(claim, outcome))
+        follow = self._shop.follows(claim) if outcome in _FINAL else None
+        if follow is not None:
+            self._shop.settler.follow(follow(claim, outcome))
 
 
 _FINAL: Final = frozenset({"completed", "failed", "discarded", "cancelled"})

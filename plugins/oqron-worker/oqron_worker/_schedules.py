@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from oqron_core import JobSpec, LeaseLostError, Query, Schedule
+from oqron_core import JobSpec, LeaseLostError, Query
 from oqron_core.exceptions import ClosedError, InvalidValueError, OqronError, StorageError
 from oqron_worker._context import Context
 from oqron_worker._handlers import Handler, Options
 
 
 if TYPE_CHECKING:
+    from oqron_core import Schedule
     from oqron_worker._app import App
 
 
@@ -316,7 +317,7 @@ class Ticker:
             return False
         target = self._app.queues.get(queue)
         data = schedule.spec.get("data")
-        spec = JobSpec(data) if target is None else target.with_options().spec_of(data)
+        spec = JobSpec(data) if target is None else target.spec_of(data)
         made = await schedules.fire(
             schedule, (queue, spec), next_after=timing.next_after, grace=_GRACE
         )

@@ -1,6 +1,6 @@
 -- Make ids claimable now, or when they are due.
--- KEYS: ready, delayed, leased, ids, counter, wake, and the registry of queues
---       unless it lives in another slot
+-- KEYS: ready, delayed, leased, ids, counter, wake, paused, and the registry of
+--       queues unless it lives in another slot
 -- ARGV: channel, queue, ttl of the counter in ms, then id, priority, due of each
 -- Answer: one letter per entry: a added, m moved, l leased
 
@@ -59,8 +59,9 @@ if #states > 0 then
   if #scores > 0 then redis.call('ZADD', ready, unpack(scores)) end
   if #waits > 0 then redis.call('ZADD', delayed, unpack(waits)) end
   redis.call('SET', KEYS[5], string.format('%.0f', last), 'PX', ARGV[3])
-  if KEYS[7] then redis.call('ZADD', KEYS[7], now, ARGV[2]) end
-  if redis.call('DEL', KEYS[6]) == 1 then
+  if KEYS[8] then redis.call('ZADD', KEYS[8], now, ARGV[2]) end
+  -- A paused queue wakes nobody: the mark stays for whoever resumes it.
+  if redis.call('EXISTS', KEYS[7]) == 0 and redis.call('DEL', KEYS[6]) == 1 then
     -- NUL: look again, what came is not due yet.
     redis.call('PUBLISH', ARGV[1], #scores > 0 and ARGV[2] or '\0' .. ARGV[2])
   end

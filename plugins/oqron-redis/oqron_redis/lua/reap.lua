@@ -1,5 +1,5 @@
 -- Make ready what is under a lapsed lease.
--- KEYS: ready, leased, ids, wake, nothing (a key that never is)
+-- KEYS: ready, leased, ids, wake, nothing (a key that never is), paused
 -- ARGV: limit, channel, queue
 -- Answer: the ids, those that lapsed first in front
 
@@ -30,7 +30,7 @@ while #answer < limit do
     redis.call('HSET', KEYS[3], unpack(states))
   end
 end
-if #answer > 0 and redis.call('DEL', KEYS[4]) == 1 then
+if #answer > 0 and redis.call('EXISTS', KEYS[6]) == 0 and redis.call('DEL', KEYS[4]) == 1 then
   redis.call('PUBLISH', ARGV[2], ARGV[3])
 end
 return answer

@@ -1,5 +1,5 @@
 -- Renew, finish or give back leases, each only under its own token.
--- KEYS: ready, delayed, leased, ids, wake, nothing (a key that never is)
+-- KEYS: ready, delayed, leased, ids, wake, nothing (a key that never is), paused
 -- ARGV: verb (renew, ack, nack), ms of the lease or delay, priority or '',
 --       channel, queue, then id and token of each
 -- Answer: one digit per lease: 1 done, 0 lost
@@ -61,7 +61,7 @@ if #done > 0 then
       redis.call('ZREM', leased, unpack(done))
       redis.call('HSET', ids, unpack(states))
       redis.call('ZADD', span > 0 and delayed or ready, unpack(scores))
-      if redis.call('DEL', KEYS[5]) == 1 then
+      if redis.call('EXISTS', KEYS[7]) == 0 and redis.call('DEL', KEYS[5]) == 1 then
         redis.call('PUBLISH', ARGV[4], span > 0 and '\0' .. ARGV[5] or ARGV[5])
       end
     end
