@@ -78,7 +78,7 @@ _counter = int(time.time() * 1_000_000) << 56
 
 def fresh_ids(number: int) -> list[str]:
     """Make ids that sort by time."""
-    global _counter  # noqa: PLW0603 - a bench
+    global _counter
     first, _counter = _counter, _counter + number
     return [str(uuid.UUID(int=first + n)) for n in range(number)]
 
@@ -89,9 +89,7 @@ class Figures:
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
 
-    async def take(
-        self, name: str, number: int, work: Callable[[], Awaitable[None]]
-    ) -> float:
+    async def take(self, name: str, number: int, work: Callable[[], Awaitable[None]]) -> float:
         """Run *work* and give its best rate."""
         best, cpu = 0.0, 0.0
         for _ in range(self._rounds):

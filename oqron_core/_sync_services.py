@@ -681,6 +681,7 @@ class SyncJobs:
         backoff: Backoff | None = None,
         tags: Sequence[str] = (),
         correlation_id: str | None = None,
+        transaction: Any = None,
     ) -> Job:
         """
         Add one job: durable first, then claimable.
@@ -702,12 +703,18 @@ class SyncJobs:
                 each time, at most 300.
             tags: Labels.
             correlation_id: What it belongs to.
+            transaction: Your own transaction, where the durable backend can join
+                one: a connection or session as it documents. The job is there when
+                you commit and never if you roll back; it is claimable at once
+                after the commit, and ``published`` is False here.
 
         Returns:
             The job; with ``duplicate`` set, the one that had the id before.
 
         Raises:
             InvalidValueError: An argument is not legal; nothing was written.
+            CapabilityError: The durable backend cannot join *transaction*.
+            PausedError: The queue is paused and rejects what arrives.
             UnavailableError: The durable plane did not answer. Adding again with
                 the same *id* is safe.
         """
@@ -723,6 +730,7 @@ class SyncJobs:
             backoff=backoff,
             tags=tags,
             correlation_id=correlation_id,
+            transaction=transaction,
         )
 
     def add_many(
@@ -737,6 +745,7 @@ class SyncJobs:
         backoff: Backoff | None = None,
         tags: Sequence[str] = (),
         correlation_id: str | None = None,
+        transaction: Any = None,
     ) -> list[Job]:
         """
         Add any number of jobs in large batches.
@@ -755,6 +764,7 @@ class SyncJobs:
             backoff: See `add`.
             tags: See `add`.
             correlation_id: See `add`.
+            transaction: See `add`.
 
         Returns:
             The jobs, in order; an id that was taken, or stands twice in the
@@ -762,6 +772,8 @@ class SyncJobs:
 
         Raises:
             InvalidValueError: An argument is not legal; nothing was written.
+            CapabilityError: The durable backend cannot join *transaction*.
+            PausedError: The queue is paused and rejects what arrives.
             UnavailableError: The durable plane did not answer.
         """
         return self._portal.call(
@@ -775,6 +787,7 @@ class SyncJobs:
             backoff=backoff,
             tags=tags,
             correlation_id=correlation_id,
+            transaction=transaction,
         )
 
     def claim(

@@ -18,6 +18,7 @@ Every error that oqron raises.
     │   └── ConflictError          a guard or an atomic batch did not hold
     ├── InvalidValueError          a value or name outside the portable domain
     ├── LeaseLostError             someone else holds it now
+    ├── PausedError                what is paused rejects what arrives
     ├── ClosedError                used after closing
     └── BlockingCallError          a blocking call inside a running event loop
 
@@ -43,6 +44,7 @@ __all__ = [
     "InvalidValueError",
     "LeaseLostError",
     "OqronError",
+    "PausedError",
     "PluginError",
     "SchemaError",
     "StorageError",
@@ -191,6 +193,27 @@ class LeaseLostError(OqronError):
 
     def __str__(self) -> str:
         return f"lease on {self.what} (token {self.token}) is lost: {self.reason}"
+
+
+class PausedError(OqronError):
+    """
+    What it was sent to is paused, and refuses what arrives. Nothing was written.
+
+    Attributes:
+        what: What is paused.
+        reason: Why, as the person said who paused it, or None.
+    """
+
+    retryable = True
+
+    def __init__(self, what: str, reason: str | None = None) -> None:
+        self.what = what
+        self.reason = reason
+        super().__init__(what, reason)
+
+    def __str__(self) -> str:
+        because = f" ({self.reason})" if self.reason else ""
+        return f"{self.what} is paused and refuses what arrives{because}; try again later"
 
 
 class ClosedError(OqronError):

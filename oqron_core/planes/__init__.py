@@ -40,7 +40,7 @@ from oqron_core.planes.checks import (
     ttl_ms,
 )
 from oqron_core.planes.cursor import LAST, Rank, decode_cursor, encode_cursor, rank
-from oqron_core.planes.durable import DurablePlane
+from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
 from oqron_core.planes.hot import Broker, Cache, Counters, HotPlane, LiveRuns, Locks, Signals
 from oqron_core.planes.limits import (
     Decision,
@@ -84,6 +84,7 @@ __all__ = [
     "MAX_DEPTH",
     "MIN_LEASE_FOR",
     "MISSING",
+    "BoundDurablePlane",
     "Broker",
     "Cache",
     "Capabilities",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from oqron_core.exceptions import CapabilityError
@@ -11,7 +11,7 @@ from oqron_core.planes.capabilities import Capabilities
 from oqron_core.planes.values import Health, Page, Query, Record, Scope, Write, WriteResult
 
 
-__all__ = ["DurablePlane"]
+__all__ = ["BoundDurablePlane", "DurablePlane"]
 
 
 class DurablePlane(ABC):
@@ -166,7 +166,7 @@ class DurablePlane(ABC):
     async def check(self) -> Health:
         """Look after the store. Does not raise for a store that is down."""
 
-    def bind(self, transaction: Any) -> DurablePlane:
+    def bind(self, transaction: Any) -> BoundDurablePlane:
         """
         Give a plane that writes inside the caller's own transaction.
 
@@ -186,3 +186,24 @@ class DurablePlane(ABC):
             "transactions (oqron plan shows which)"
         )
         raise CapabilityError(msg)
+
+
+class BoundDurablePlane(DurablePlane):
+    """A durable plane inside a transaction of its caller's; see `DurablePlane.bind`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def after_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """
+        Have *callback* run soon after the caller has committed, in this loop.
+
+        Never if the caller rolls back, and not promised: maintenance does what it
+        would have done. What it raises is logged.
+
+        Args:
+            callback: Takes nothing, is awaited once.
+
+        Raises:
+            UnavailableError: The transaction is broken.
+        """

@@ -11,6 +11,7 @@ from oqron_core._codec import decode_fields
 from oqron_core.exceptions import StorageError
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
+from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
 from oqron_core.planes.values import Entry, Insert
 from oqron_core.protocol import transitions
 from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
@@ -31,8 +32,10 @@ class Adding:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def add(self, queue: str, spec: JobSpec) -> Job:
+    async def add(self, queue: str, spec: JobSpec, transaction: Any = None) -> Job:
         """Write one job, then publish it; calls at the same time share flushes."""
+        if transaction is not None:
+            return (await self.add_many(queue, [(spec.data, spec)], transaction))[0]
         session = self._session
         now = await session.durable_time.now()
         insert, delay, job = transitions.new_job(
@@ -60,15 +63,19 @@ class Adding:
                 return False
         return await self._session.publish(queue, Entry(job.id, job.priority, due_at))
 
-    async def add_many(self, queue: str, specs: Sequence[tuple[Any, JobSpec]]) -> list[Job]:
+    async def add_many(
+        self, queue: str, specs: Sequence[tuple[Any, JobSpec]], transaction: Any = None
+    ) -> list[Job]:
         """
         Write many jobs in large batches; all are checked before any is written.
 
         Args:
             queue: The queue, already checked.
             specs: Payloads, each with everything else.
+            transaction: The caller's, or None.
         """
         session = self._session
+        bound = None if transaction is None else session.durable.bind(transaction)
         now = await session.durable_time.now()
         limit = session.settings.max_value_bytes
         made = [
@@ -82,22 +89,59 @@ class Adding:
             if fate == "skip":
                 jobs.extend(skipped(job) for _, _, job in chunk)
             elif fate == "hold":
-                jobs.extend(await self._hold_chunk(queue, chunk))
+                jobs.extend(await self._hold_chunk(queue, chunk, bound))
+            elif bound is not None:
+                jobs.extend(await self._add_bound(queue, chunk, bound))
             else:
                 jobs.extend(await self._add_chunk(queue, chunk))
         return jobs
 
     async def _hold_chunk(
-        self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]
+        self,
+        queue: str,
+        chunk: Sequence[tuple[Insert, int | None, Job]],
+        bound: BoundDurablePlane | None,
     ) -> list[Job]:
         session = self._session
         pairs = [held(insert, job) for insert, _, job in chunk]
-        results = await session.write_many([insert for insert, _ in pairs])
-        await recheck_held(session, queue)
+        inserts = [insert for insert, _ in pairs]
+        if bound is None:
+            results = await session.write_many(inserts)
+            await recheck_held(session, queue)
+        else:
+            results = await bound.write(inserts, returning=())
+            # Whoever resumes before the commit does not see the job yet.
+            await bound.after_commit(lambda: recheck_held(session, queue))
+        plane = session.durable if bound is None else bound
         return [
-            job if result.applied else await self._existing(queue, job.id, insert)
+            job if result.applied else await self._existing(queue, job.id, insert, plane)
             for (insert, job), result in zip(pairs, results, strict=True)
         ]
+
+    async def _add_bound(
+        self,
+        queue: str,
+        chunk: Sequence[tuple[Insert, int | None, Job]],
+        bound: BoundDurablePlane,
+    ) -> list[Job]:
+        """Write inside the caller's transaction; publish when that has committed."""
+        results = await bound.write([insert for insert, _, _ in chunk], returning=())
+        jobs: list[Job] = []
+        fresh: list[tuple[Job, int | None]] = []
+        for (insert, delay, job), result in zip(chunk, results, strict=True):
+            if result.applied:
+                object.__setattr__(job, "published", False)
+                fresh.append((job, delay))
+                jobs.append(job)
+            else:
+                jobs.append(await self._existing(queue, job.id, insert, bound))
+
+        async def publish() -> None:
+            await self._publish_chunk(queue, fresh)
+
+        if fresh:
+            await bound.after_commit(publish)
+        return jobs
 
     async def _add_chunk(
         self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]
@@ -142,9 +186,12 @@ class Adding:
             log.warning("a delayed job is published later by maintenance: %s", error)
             return None
 
-    async def _existing(self, queue: str, job_id: str, insert: Insert) -> Job:
+    async def _existing(
+        self, queue: str, job_id: str, insert: Insert, plane: DurablePlane | None = None
+    ) -> Job:
         """Give the job that holds the id."""
-        found = (await self._session.durable.get(JOB + queue, [job_id]))[0]
+        plane = self._session.durable if plane is None else plane
+        found = (await plane.get(JOB + queue, [job_id]))[0]
         # Where it ended and was deleted between the two calls: what was asked.
         value = decode_fields(insert.value) if found is None else found.value
         job = structure(Job, value)

@@ -21,7 +21,7 @@ import time
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -29,7 +29,7 @@ import attrs
 from oqron_core.exceptions import (
     ConflictError,
     InvalidValueError,
-    OqronError,
+    PausedError,
     StorageError,
 )
 from oqron_core.models._wire import LOCAL, structure, unstructure
@@ -56,7 +56,6 @@ __all__ = [
     "QUEUE",
     "Behaviour",
     "Pause",
-    "PausedError",
     "admit",
     "held",
     "pause_of",
@@ -92,27 +91,6 @@ _FRESH_FOR: Final = 1.0
 _BATCH: Final = 1000
 _RELEASE: Final = "oqron:release:"
 _RELEASE_FOR: Final = 30.0
-
-
-class PausedError(OqronError):
-    """
-    What it was sent to is paused, and refuses what arrives. Nothing was written.
-
-    Attributes:
-        what: What is paused.
-        reason: Why, as the person said who paused it, or None.
-    """
-
-    retryable: ClassVar[bool] = True
-
-    def __init__(self, what: str, reason: str | None = None) -> None:
-        self.what = what
-        self.reason = reason
-        super().__init__(what, reason)
-
-    def __str__(self) -> str:
-        because = f" ({self.reason})" if self.reason else ""
-        return f"{self.what} is paused and refuses what arrives{because}; try again later"
 
 
 class Behaviour(StrEnum):

@@ -54,6 +54,7 @@ class Jobs:
         backoff: Backoff | None = None,
         tags: Sequence[str] = (),
         correlation_id: str | None = None,
+        transaction: Any = None,
     ) -> Job:
         """
         Add one job: durable first, then claimable.
@@ -75,12 +76,18 @@ class Jobs:
                 each time, at most 300.
             tags: Labels.
             correlation_id: What it belongs to.
+            transaction: Your own transaction, where the durable backend can join
+                one: a connection or session as it documents. The job is there when
+                you commit and never if you roll back; it is claimable at once
+                after the commit, and ``published`` is False here.
 
         Returns:
             The job; with ``duplicate`` set, the one that had the id before.
 
         Raises:
             InvalidValueError: An argument is not legal; nothing was written.
+            CapabilityError: The durable backend cannot join *transaction*.
+            PausedError: The queue is paused and rejects what arrives.
             UnavailableError: The durable plane did not answer. Adding again with
                 the same *id* is safe.
         """
@@ -97,7 +104,7 @@ class Jobs:
             tags=tags,
             correlation_id=correlation_id,
         )
-        return await self._orders.adding.add(queue, spec)
+        return await self._orders.adding.add(queue, spec, transaction)
 
     async def add_many(
         self,
@@ -111,6 +118,7 @@ class Jobs:
         backoff: Backoff | None = None,
         tags: Sequence[str] = (),
         correlation_id: str | None = None,
+        transaction: Any = None,
     ) -> list[Job]:
         """
         Add any number of jobs in large batches.
@@ -129,6 +137,7 @@ class Jobs:
             backoff: See `add`.
             tags: See `add`.
             correlation_id: See `add`.
+            transaction: See `add`.
 
         Returns:
             The jobs, in order; an id that was taken, or stands twice in the
@@ -136,6 +145,8 @@ class Jobs:
 
         Raises:
             InvalidValueError: An argument is not legal; nothing was written.
+            CapabilityError: The durable backend cannot join *transaction*.
+            PausedError: The queue is paused and rejects what arrives.
             UnavailableError: The durable plane did not answer.
         """
         self._session.check_open()
@@ -151,7 +162,7 @@ class Jobs:
             correlation_id=correlation_id,
         )
         specs = [_filled(item, defaults) for item in jobs]
-        return await self._orders.adding.add_many(queue, specs) if specs else []
+        return await self._orders.adding.add_many(queue, specs, transaction) if specs else []
 
     # --- claim and settle ---
 

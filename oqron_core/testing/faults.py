@@ -19,6 +19,7 @@ from oqron_core.planes import (
     Cache,
     Capabilities,
     Counters,
+    BoundDurablePlane,
     DurablePlane,
     Health,
     HotPlane,
@@ -375,6 +376,16 @@ class FaultyDurable(DurablePlane):
         """Look after the plane behind."""
         return await self._faults.call("durable.check", self._inner.check)
 
-    def bind(self, transaction: Any) -> DurablePlane:
+    def bind(self, transaction: Any) -> BoundDurablePlane:
         """Write inside the caller's transaction, with the same faults."""
-        return FaultyDurable(self._inner.bind(transaction), self._faults)
+        return _FaultyBound(self._inner.bind(transaction), self._faults)
+
+
+class _FaultyBound(FaultyDurable, BoundDurablePlane):
+    """The same inside a caller's transaction."""
+
+    _inner: BoundDurablePlane
+
+    async def after_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Forward; what follows a commit is made of calls of its own."""
+        await self._inner.after_commit(callback)

@@ -280,9 +280,7 @@ class JobsMachine(RuleBasedStateMachine):
         for claim in claims:
             assert claim.lease.token > self.model.jobs[claim.job.id].token, "tokens must grow"
             assert claim.job.data == {"id": claim.job.id}
-            attempt = self.model.start(
-                claim.job.id, claim.lease.token, now=now, until=self.until()
-            )
+            attempt = self.model.start(claim.job.id, claim.lease.token, now=now, until=self.until())
             assert attempt == claim.attempt
         self.held += claims
         self.see_what_was_buried(must=limit == _EVERYTHING and not self.model.paused)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oqron_core import MISSING, Storage, open_storage
-from oqron_core.testing.clock import ManualClock
+from oqron_core.testing.clock import ManualClock, settle
 from oqron_core.testing.contracts.mode_cache import Builder, ModeCacheContract
 from oqron_core.testing.faults import Faults
 from oqron_core.testing.hostile import nested
@@ -134,5 +134,50 @@ def test_what_others_put_under_our_keys_is_a_miss() -> None:
             for _ in range(2):
                 assert "built" == await storage.cache.get_or_set("k", builder)
             assert 1 == builder.calls
+
+    asyncio.run(main())
+
+
+def test_a_crowd_that_is_served_stale_asks_for_one_refresh() -> None:
+    """Those of one process do not even ask the plane who builds."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        faults = Faults()
+        async with opened(MemoryStore(clock=clock), faults) as storage:
+            await storage.cache.get_or_set("k", Builder("old"), ttl=1.0, stale_for=60.0)
+            clock.advance(2.0)
+            faults.reset()
+            builder = Builder("new", held_up=True)
+            calls = (
+                storage.cache.get_or_set("k", builder, ttl=1.0, stale_for=60.0) for _ in range(50)
+            )
+            assert ["old"] * 50 == await asyncio.gather(*calls)
+            await builder.begun.wait()
+            assert 1 == len(faults.names("hot.locks.acquire"))
+            builder.release()
+
+    asyncio.run(main())
+
+
+def test_a_copy_is_not_made_of_what_was_invalidated_while_it_was_read() -> None:
+    """The signal came first, so nothing would ever correct the copy."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        faults = Faults()
+        async with opened(store, faults) as one, opened(store) as two:
+            local = one.cache.local(max_age=3600.0)
+            await local.get("warm")
+            await two.cache.set("k", "old", ttl=60.0)
+            await settle()
+            pause = faults.pause("hot.cache.get_many", when="after")
+            reading = asyncio.create_task(local.get("k"))
+            await pause.reached.wait()
+            await two.cache.invalidate("k")
+            await settle()
+            pause.release()
+            assert "old" == await reading
+            assert await local.get("k") is None
 
     asyncio.run(main())

@@ -12,6 +12,10 @@ import psycopg
 import pytest
 
 from fix_postgres import opened, run
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
 from oqron_core.exceptions import (
     CapabilityError,
     ConflictError,
@@ -20,9 +24,6 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.planes import Delete, Insert, Patch, Put, Query
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
 
 
 Begin = Callable[[str], AbstractAsyncContextManager[Any]]
@@ -237,9 +238,7 @@ def test_a_refused_atomic_batch_leaves_the_transaction_usable(
     run(main())
 
 
-def test_the_callers_own_statements_share_the_transaction(
-    postgres_url: str, prefix: str
-) -> None:
+def test_the_callers_own_statements_share_the_transaction(postgres_url: str, prefix: str) -> None:
     """The row of the application and the job commit together."""
 
     async def main() -> None:
@@ -277,9 +276,7 @@ def test_a_failed_transaction_says_so(postgres_url: str, prefix: str) -> None:
     run(main())
 
 
-def test_a_lost_connection_of_the_caller_is_a_typed_error(
-    postgres_url: str, prefix: str
-) -> None:
+def test_a_lost_connection_of_the_caller_is_a_typed_error(postgres_url: str, prefix: str) -> None:
     """The driver's error does not escape."""
 
     async def main() -> None:
@@ -297,9 +294,7 @@ def test_autocommit_without_a_transaction_is_refused(postgres_url: str, prefix: 
 
     async def main() -> None:
         async with opened(postgres_url, prefix) as plane:
-            async with await psycopg.AsyncConnection.connect(
-                postgres_url, autocommit=True
-            ) as mine:
+            async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as mine:
                 with pytest.raises(InvalidValueError, match="autocommit"):
                     plane.bind(mine)
 
@@ -307,9 +302,7 @@ def test_autocommit_without_a_transaction_is_refused(postgres_url: str, prefix: 
 
 
 @pytest.mark.parametrize("thing", [None, object(), "postgresql://x"], ids=repr)
-def test_what_is_no_transaction_is_refused(
-    postgres_url: str, prefix: str, thing: object
-) -> None:
+def test_what_is_no_transaction_is_refused(postgres_url: str, prefix: str, thing: object) -> None:
     """With the list of what may be given."""
 
     async def main() -> None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from fix_postgres import opened, run
+
 from oqron_core.planes import Delete, Patch, Query
 from oqron_core.testing.servers import PostgresServer
 from oqron_postgres._query import segments_of, shape_of

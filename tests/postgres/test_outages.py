@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from fix_postgres import opened, run
+
 from oqron_core.exceptions import (
     ClosedError,
     OqronError,
@@ -97,9 +98,7 @@ def test_a_restart_under_load_loses_nothing(server: PostgresServer, prefix: str)
     run(main())
 
 
-def test_connections_that_were_terminated_are_replaced(
-    server: PostgresServer, prefix: str
-) -> None:
+def test_connections_that_were_terminated_are_replaced(server: PostgresServer, prefix: str) -> None:
     """Idle ones are noticed before they are used: no caller is told."""
 
     async def main() -> None:
@@ -168,9 +167,7 @@ def test_a_statement_that_takes_too_long_is_ended(server: PostgresServer, prefix
     run(main())
 
 
-def test_without_session_settings_the_client_ends_it(
-    server: PostgresServer, prefix: str
-) -> None:
+def test_without_session_settings_the_client_ends_it(server: PostgresServer, prefix: str) -> None:
     """Behind a pooler no timeout is sent; the limit holds all the same."""
 
     async def main() -> None:
@@ -396,9 +393,7 @@ def test_an_error_of_a_value_quotes_no_row(server: PostgresServer, prefix: str) 
     run(main())
 
 
-def test_the_doctor_tells_a_good_server_from_a_bad_one(
-    server: PostgresServer, prefix: str
-) -> None:
+def test_the_doctor_tells_a_good_server_from_a_bad_one(server: PostgresServer, prefix: str) -> None:
     """One sentence a check; the driver is loaded when a check runs."""
     checks: dict[str, Any] = {}
     oqron_doctor(lambda name, check: checks.update({name: check}))

@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from fix_postgres import opened, run
+from sqlalchemy import create_engine, inspect
+
 from oqron_core.exceptions import ConfigError, InvalidValueError, SchemaError, StorageError
 from oqron_core.planes import Insert, Put, Query
 from oqron_core.taxonomy import RecordKind, classify_namespace
@@ -27,7 +29,6 @@ from oqron_postgres.schema import (
 )
 from oqron_postgres.settings import MAX_PREFIX_BYTES
 from oqron_postgres.tables import make_tables
-from sqlalchemy import create_engine, inspect
 
 
 COLUMNS = [
@@ -278,7 +279,7 @@ def test_a_wrong_setting_is_refused(more: dict[str, Any]) -> None:
 
 
 def test_an_unreadable_url_is_an_error_without_the_url() -> None:
-    """libpq would quote it, password and all."""
+    """Libpq would quote it, password and all."""
     settings = settings_of("postgresql://user:s3cret@host/db?wat=1")
     with pytest.raises(ConfigError, match=r"postgres\.url") as caught:
         run(enter(settings))

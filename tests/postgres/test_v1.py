@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from fix_postgres import opened, run
+
 from oqron_core.exceptions import SchemaError
 from oqron_core.planes import Query
 from oqron_core.taxonomy import RecordKind
@@ -166,9 +167,7 @@ def test_what_cannot_be_moved_keeps_the_door_shut(database: str) -> None:
     run(_open(settings))
 
 
-def test_an_interrupted_migration_is_continued(
-    database: str
-) -> None:
+def test_an_interrupted_migration_is_continued(database: str) -> None:
     """At the batch where it stopped, with exact counts at the end."""
     namespace = "oqron:a:b:queue_job:q"
     _make_v1(database, [(namespace, f"{number:05}", {"n": number}) for number in range(2345)])

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from fix_postgres import opened, run
+
 from oqron_core.exceptions import ConflictError, InvalidValueError
 from oqron_core.planes import (
     Delete,

@@ -77,5 +77,5 @@ async def _open_planes(
 
 @pytest.fixture(scope="session")
 def open_planes() -> Any:
-    """Give a function that opens both planes: ``async with open_planes(url) as planes``."""
+    """Give a function whose context opens both planes of a fresh scope."""
     return _open_planes

@@ -65,15 +65,13 @@ def test_a_consumer_cancelled_at_random_loses_nothing(
     """What was taken and not delivered comes back when its lease lapses."""
 
     async def scenario() -> None:
-        dice = random.Random(7)  # noqa: S311 - moments, no secrets
+        dice = random.Random(7)
         async with open_planes(own_redis.url) as planes:
             broker = planes.hot.broker
             await broker.publish("q", [Entry(str(n)) for n in range(1000)])
             done: set[str] = set()
             for _ in range(300):
-                task = asyncio.ensure_future(
-                    broker.claim("q", owner="w", lease_for=0.3, limit=5)
-                )
+                task = asyncio.ensure_future(broker.claim("q", owner="w", lease_for=0.3, limit=5))
                 await asyncio.sleep(dice.random() * 0.001)
                 task.cancel()
                 try:
@@ -102,7 +100,7 @@ def test_cancelled_calls_leave_no_answer_for_others(
     """Whoever asks next gets its own answer, however many were cut off before."""
 
     async def scenario() -> None:
-        dice = random.Random(11)  # noqa: S311 - moments, no secrets
+        dice = random.Random(11)
         async with open_planes(own_redis.url) as planes:
             hot, durable = planes.hot, planes.durable
             await durable.write([Put("n", str(n), {"n": n}) for n in range(100)])

@@ -72,10 +72,12 @@ class TestUvloop(TestRedis):
         self.url = redis.url
 
 
-class TestForgetfulServer(TestUvloop):
+class TestForgetfulServer(TestRedis):
     """A server that has forgotten every script whenever it is called."""
 
-    loop_factory = None
+    @pytest.fixture(autouse=True)
+    def _server(self, redis: servers.RedisServer) -> None:
+        self.url = redis.url
 
     @pytest.fixture(autouse=True)
     def _forget(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import re
 from typing import Any
 
 from oqron_core.planes import Delete, Entry, Insert, Patch, Put, Query
+from oqron_core.taxonomy import RecordKind, classify_namespace
 from oqron_core.testing.servers import RedisServer
 from oqron_redis._records import META, equal_part, indexes_of, time_part
-from oqron_core.taxonomy import classify_namespace
 
 
 NAMESPACES = ("queue_job:q", "queue_job:r", "runs", "topic_msg:t", "queue_dlq:q", "custom")
@@ -25,7 +25,7 @@ async def members(planes: Any, key: bytes) -> set[bytes]:
 
 async def check_indexes(planes: Any, ids: list[str]) -> None:
     """Build every index anew from the records, and compare."""
-    keys = planes.durable._session.keys  # noqa: SLF001 - to look behind the plane
+    keys = planes.durable._session.keys
     used: dict[str, set[bytes]] = {}
     for namespace in NAMESPACES:
         kind = classify_namespace(namespace)
@@ -37,19 +37,19 @@ async def check_indexes(planes: Any, ids: list[str]) -> None:
                 records[id_.encode()] = dict(zip(flat[::2], flat[1::2], strict=True))
         for index in indexes_of(kind):
             expected = set()
-            for id_, fields in records.items():
-                parts = [id_]
+            for name, fields in records.items():
+                parts = [name]
                 if index.time:
                     parts.insert(0, time_part(fields.get(index.time.encode())))
                 if index.equal:
                     parts.insert(0, equal_part(fields.get(index.equal.encode())))
                 expected.add(b"\0".join(parts))
             assert await members(planes, keys.index(index.tag, namespace)) == expected
-        expiring = {id_ for id_, fields in records.items() if b":" in fields[META]}
+        expiring = {name for name, fields in records.items() if b":" in fields[META]}
         assert await members(planes, keys.expiry(namespace)) == expiring
         if records:
             used.setdefault(kind, set()).add(namespace.encode())
-    for kind in ("job", "run", "message", "dlq", "record"):
+    for kind in RecordKind:
         assert await members(planes, keys.namespaces(kind)) == used.get(kind, set())
 
 
@@ -89,7 +89,7 @@ def test_indexes_equal_the_records_after_any_writes(
     """Single, batched and atomic writes, applied or refused, expiry and prune."""
 
     async def scenario() -> None:
-        dice = random.Random(3)  # noqa: S311 - cases, no secrets
+        dice = random.Random(3)
         ids = [f"id{n}" for n in range(6)]
         async with open_planes(own_redis.url) as planes:
             durable = planes.durable
@@ -134,7 +134,9 @@ def test_the_services_queries_read_no_more_than_they_show(
         async with open_planes(own_redis.url) as planes:
             durable = planes.durable
             jobs = [
-                Insert("queue_job:q", f"{n:05}", {"status": "failed" if n % 100 == 0 else "waiting"})
+                Insert(
+                    "queue_job:q", f"{n:05}", {"status": "failed" if n % 100 == 0 else "waiting"}
+                )
                 for n in range(5000)
             ]
             runs = [
@@ -149,11 +151,18 @@ def test_the_services_queries_read_no_more_than_they_show(
             ]  # fmt: skip
             await durable.write([*jobs, *runs], returning=())
             commands(own_redis)
-            queue = {"namespace": "queue_job:q", "limit": 20}
-            latest = {"kind": "run", "limit": 20, "order_by": [("startedAt", "desc")]}
+            queue: dict[str, Any] = {"namespace": "queue_job:q", "limit": 20}
+            latest: dict[str, Any] = {
+                "kind": "run",
+                "limit": 20,
+                "order_by": [("startedAt", "desc")],
+            }
             for query, first in (
                 ({**queue, "where": [("status", "=", "failed")]}, "00000"),
-                ({**queue, "where": [("status", "=", "failed")], "order_by": [("id", "desc")]}, "04900"),
+                (
+                    {**queue, "where": [("status", "=", "failed")], "order_by": [("id", "desc")]},
+                    "04900",
+                ),
                 (queue, "00000"),
                 ({**queue, "order_by": [("id", "desc")]}, "04999"),
                 (latest, "04999"),
@@ -184,9 +193,7 @@ def test_the_services_queries_read_no_more_than_they_show(
     asyncio.run(scenario())
 
 
-def test_pruning_by_expiry_reads_what_has_expired(
-    open_planes: Any, own_redis: RedisServer
-) -> None:
+def test_pruning_by_expiry_reads_what_has_expired(open_planes: Any, own_redis: RedisServer) -> None:
     """Not what will be kept, and in bounded steps."""
 
     async def scenario() -> None:
@@ -226,7 +233,7 @@ def test_ids_without_a_record_are_skipped_and_mended(
                     for n in range(60)
                 ]
             )
-            keys = durable._session.keys  # noqa: SLF001 - to break an index
+            keys = durable._session.keys
             for n in range(0, 60, 2):
                 own_redis.command("DEL", (keys.records("runs") + b"%02d" % n).decode())
             left = [f"{n:02}" for n in range(1, 60, 2)]
@@ -261,7 +268,7 @@ def test_a_ghost_in_the_broker_is_handed_to_nobody(
         async with open_planes(own_redis.url) as planes:
             broker = planes.hot.broker
             await broker.publish("q", [Entry("1"), Entry("2"), Entry("3", due_at=1)])
-            queue = planes.hot.broker._session.keys.queue("q")  # noqa: SLF001 - to break a queue
+            queue = planes.hot.broker._session.keys.queue("q")
             own_redis.command("HDEL", queue.ids.decode(), "1", "3")
             leases = await broker.claim("q", owner="w", lease_for=60.0, limit=5)
             assert [lease.id for lease in leases] == ["2"]

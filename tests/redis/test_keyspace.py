@@ -8,7 +8,8 @@ import re
 from itertools import combinations
 from typing import Any
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from oqron_core.planes import (
@@ -52,7 +53,9 @@ async def exercise(planes: Any) -> None:
     hot, durable = planes.hot, planes.durable
     broker = hot.broker
     for queue in ("emails", "a{b}c", "x:y*"):
-        await broker.publish(queue, [Entry("1"), Entry("2", 5), Entry("3", due_at=2**42), Entry("4", 9)])
+        await broker.publish(
+            queue, [Entry("1"), Entry("2", 5), Entry("3", due_at=2**42), Entry("4", 9)]
+        )
         leases = await broker.claim(queue, owner="w", lease_for=30.0, limit=2)
         await broker.renew(leases, lease_for=30.0)
         await broker.nack(leases[:1], delay=5.0)
@@ -83,9 +86,11 @@ async def exercise(planes: Any) -> None:
 
 def keys_of(server: RedisServer) -> dict[str, int]:
     """Give every key of the server with its TTL in ms, -1 for none."""
-    cursor, found = "0", []
+    cursor: Any = "0"
+    found: list[Any] = []
     while True:
-        cursor, page = server.command("SCAN", cursor, "COUNT", 1000)  # type: ignore[misc]
+        answer: Any = server.command("SCAN", cursor, "COUNT", 1000)
+        cursor, page = answer
         found += page
         if cursor == "0":
             break

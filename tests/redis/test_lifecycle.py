@@ -54,9 +54,7 @@ def test_a_child_of_a_fork_is_refused_and_the_parent_goes_on(
     asyncio.run(scenario())
 
 
-def test_a_second_loop_is_refused_with_a_clear_error(
-    open_planes: Any, redis: RedisServer
-) -> None:
+def test_a_second_loop_is_refused_with_a_clear_error(open_planes: Any, redis: RedisServer) -> None:
     """A connection belongs to the loop that made it."""
     planes: Any = None
     stack = contextlib.AsyncExitStack()

@@ -68,8 +68,8 @@ def test_no_secret_shows_in_settings_or_errors(caplog: pytest.LogCaptureFixture)
     """Neither in a repr, nor in what a failing connection says or logs."""
     settings = RedisSettings(
         url="redis://user:s3cret-a@127.0.0.1:1/0?password=s3cret-b",
-        password="s3cret-c",  # noqa: S106 - of nothing
-        sentinel_password="s3cret-d",  # noqa: S106 - of nothing
+        password="s3cret-c",
+        sentinel_password="s3cret-d",
         retries=0,
     )
     assert "s3cret" not in repr(settings)
@@ -103,11 +103,11 @@ def test_a_url_with_tls_makes_tls_connections() -> None:
         settings = RedisSettings(
             url="rediss://a:b@localhost:1/3",
             username="c",
-            password="d",  # noqa: S106 - of nothing
+            password="d",
             database=5,
         )
         store = Store(settings)
-        connection = store._any_connection()  # noqa: SLF001 - what it would connect with
+        connection = store._any_connection()
         assert isinstance(connection, SSLConnection)
         assert (connection.username, connection.password, connection.db) == ("c", "d", 5)
         await store.close()
@@ -153,7 +153,16 @@ def test_a_managed_server_that_forbids_looking_is_a_warning(
 ) -> None:
     """CONFIG and INFO are refused by many; everything works without them."""
     own_redis.command(
-        "ACL", "SETUSER", "app", "on", ">pw", "~oqron:*", "&oqron:*", "+@all", "-@dangerous", "-@admin"
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        ">pw",
+        "~oqron:*",
+        "&oqron:*",
+        "+@all",
+        "-@dangerous",
+        "-@admin",
     )
 
     async def scenario() -> None:
@@ -182,12 +191,12 @@ def test_a_wrong_password_is_no_reason_to_try_again(own_redis: RedisServer) -> N
         with pytest.raises(StorageError) as caught:
             asyncio.run(opened(**wrong))
         assert not caught.value.retryable
-    asyncio.run(opened(password="right"))  # noqa: S106 - of a throwaway server
+    asyncio.run(opened(password="right"))
 
 
 def test_an_old_server_is_refused() -> None:
     """6.2 brought commands that scripts need."""
-    with pytest.raises(ConfigError, match="6.2"):
+    with pytest.raises(ConfigError, match=r"6\.2"):
         refuse(Facts(version="6.0.16", policy="noeviction"), RedisSettings())
     refuse(Facts(version="6.2.0", policy="noeviction"), RedisSettings())
     refuse(Facts(version="8.0.1", product="valkey", policy="noeviction"), RedisSettings())
@@ -246,7 +255,7 @@ def test_a_client_that_was_handed_in_stays_open(open_planes: Any, redis: RedisSe
             await planes.hot.broker.publish("q", [Entry("1")])
         assert await client.ping()
         await client.aclose()
-        with pytest.raises(ConfigError, match="redis.client"):
+        with pytest.raises(ConfigError, match=r"redis\.client"):
             async with open_planes(client=object()):
                 pass
 
@@ -312,7 +321,7 @@ async def _until(call: Callable[[], Awaitable[Any]]) -> None:
 
 def _checks() -> dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]]:
     found: dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]] = {}
-    oqron_doctor(found.__setitem__)
+    oqron_doctor(lambda name, check: found.update({name: check}))
     return found
 
 

@@ -19,7 +19,7 @@ from oqron_core.testing.servers import RedisServer
 
 def stored(server: RedisServer, plane: Any, namespace: str, id_: str) -> dict[str, str]:
     """Give the fields of a record as Redis holds them."""
-    key = (plane._session.keys.records(namespace) + id_.encode()).decode()  # noqa: SLF001 - to look behind the plane
+    key = (plane._session.keys.records(namespace) + id_.encode()).decode()
     flat = server.command("HGETALL", key)
     assert isinstance(flat, list)
     return dict(zip(map(str, flat[::2]), map(str, flat[1::2]), strict=True))
@@ -66,7 +66,13 @@ def test_a_payload_keeps_the_bytes_it_was_encoded_to(open_planes: Any, redis: Re
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(b" [1 , 2 ] ", "[1,2]"), (b"[ ]", "[]"), (b' "\\u0041" ', '"A"'), (b"1.0", "1"), (b"-0", "0")],
+    [
+        (b" [1 , 2 ] ", "[1,2]"),
+        (b"[ ]", "[]"),
+        (b' "\\u0041" ', '"A"'),
+        (b"1.0", "1"),
+        (b"-0", "0"),
+    ],
 )
 def test_texts_of_others_are_made_fit(
     open_planes: Any, redis: RedisServer, given: bytes, expected: str
@@ -90,9 +96,7 @@ def test_texts_of_others_are_made_fit(
     asyncio.run(scenario())
 
 
-def test_guards_on_lists_and_objects_compare_meaning(
-    open_planes: Any, redis: RedisServer
-) -> None:
+def test_guards_on_lists_and_objects_compare_meaning(open_planes: Any, redis: RedisServer) -> None:
     """Key order and spelling do not matter; contents do; atomic batches included."""
 
     async def scenario() -> None:
@@ -107,10 +111,11 @@ def test_guards_on_lists_and_objects_compare_meaning(
                     [Insert("n", "2", {}), Patch("n", "1", set={"k": 2}, expect=same)], atomic=True
                 )
             )
-            for other in (
+            others: list[dict[str, Any]] = [
                 {"opts": {}}, {"tags": []}, {"tags": {}}, {"tags": ["a"]}, {"tags": MISSING},
                 {"opts": {"b": 1, "a": {"y": 2, "x": {}}}}, {"opts": None},
-            ):  # fmt: skip
+            ]  # fmt: skip
+            for other in others:
                 (result,) = await durable.write([Patch("n", "1", set={"k": 3}, expect=other)])
                 assert not result.applied
                 assert result.value is not None
@@ -181,16 +186,17 @@ def test_an_atomic_batch_that_fails_leaves_no_trace(open_planes: Any, redis: Red
                 "active": 1,
             }
             assert await durable.count(Query(kind="dlq")) == 0
-            assert await durable.prune(
-                Query(namespace="queue_job:q", where=[("expires_at", "<=", 2**41)])
-            ) == 0
+            assert (
+                await durable.prune(
+                    Query(namespace="queue_job:q", where=[("expires_at", "<=", 2**41)])
+                )
+                == 0
+            )
 
     asyncio.run(scenario())
 
 
-def test_names_with_every_byte_are_ids_and_namespaces(
-    open_planes: Any, redis: RedisServer
-) -> None:
+def test_names_with_every_byte_are_ids_and_namespaces(open_planes: Any, redis: RedisServer) -> None:
     """Paging, counting and pruning them finds each and no other."""
 
     async def scenario() -> None:
@@ -234,7 +240,7 @@ def test_very_wide_records_and_large_batches_are_split(
             await durable.write([Insert("n", "wide", wide), Insert("n", "next", {"a": 1})])
             (record,) = await durable.get("n", ["wide"])
             assert record.value == wide
-            await durable.write([Patch("n", "wide", set={name: 0 for name in wide})])
+            await durable.write([Patch("n", "wide", set=dict.fromkeys(wide, 0))])
             assert set((await durable.get("n", ["wide"]))[0].value.values()) == {0}
             await durable.write([Patch("n", "wide", unset=[*wide][1:])])
             assert (await durable.get("n", ["wide"]))[0].value == {"f0": 0}
@@ -267,7 +273,7 @@ def test_a_late_write_raises_no_ghost(open_planes: Any, redis: RedisServer) -> N
             ]
             results = await durable.write(late)
             assert [bool(result) for result in results] == [False] * 4
-            keys = durable._session.keys  # noqa: SLF001 - to look behind the plane
+            keys = durable._session.keys
             left = [keys.records("runs") + b"r", keys.expiry("runs")]
             left += [keys.index(tag, "runs") for tag in ("i", "t", "ts", "tn", "tm")]
             assert redis.command("EXISTS", *(key.decode() for key in left)) == 0
@@ -299,7 +305,10 @@ def test_odd_start_times_break_no_page(open_planes: Any, redis: RedisServer) -> 
                 while True:
                     page = await durable.query(
                         Query(
-                            namespace="runs", order_by=[("startedAt", direction)], limit=2, after=after
+                            namespace="runs",
+                            order_by=[("startedAt", direction)],
+                            limit=2,
+                            after=after,
                         )
                     )
                     found += [orjson.loads(r.encoded("startedAt").data) for r in page]

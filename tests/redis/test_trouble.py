@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,14 +48,15 @@ def test_a_killed_server_is_a_typed_error_and_then_served_again(
             leases = await hot.broker.claim("q", owner="w", lease_for=60.0, limit=10)
             await durable.write([Put("n", str(n), {"n": n}) for n in range(50)])
             server.kill()
-            for call in (
+            calls: list[Callable[[], Awaitable[Any]]] = [
                 lambda: hot.broker.counts("q"),
                 lambda: hot.broker.publish("q", [Entry("x")]),
                 lambda: durable.write([Put("n", "x", {})]),
                 lambda: durable.get("n", ["1"]),
                 lambda: hot.broker.wait(["q"], timeout=5.0),
                 lambda: hot.locks.acquire("k", owner="w", lease_for=1.0),
-            ):
+            ]
+            for call in calls:
                 started = time.monotonic()
                 with pytest.raises(UnavailableError):
                     await call()
@@ -140,11 +142,12 @@ def test_a_server_that_became_a_replica_refuses_with_a_retryable_error(
             await hot.broker.publish("q", [Entry("1")])
             own_redis.command("REPLICAOF", "127.0.0.1", redis.port)
             try:
-                for call in (
+                calls: list[Callable[[], Awaitable[Any]]] = [
                     lambda: hot.broker.publish("q", [Entry("2")]),
                     lambda: durable.write([Put("n", "1", {})]),
                     lambda: hot.counters.increment("c"),
-                ):
+                ]
+                for call in calls:
                     with pytest.raises(UnavailableError):
                         await call()
                 health = await hot.check()
@@ -228,7 +231,7 @@ def test_a_paused_server_is_timed_out_and_then_served_again(
                 assert all(isinstance(answer, UnavailableError) for answer in answers)
                 assert any(isinstance(answer, TimedOutError) for answer in answers)
             for n in range(50):
-                (record,) = await until_served(lambda n=n: durable.get("n", [str(n)]))
+                (record,) = await until_served(partial(durable.get, "n", [str(n)]))
                 assert record.value == {"n": n}
 
     asyncio.run(scenario())
@@ -360,7 +363,7 @@ def test_what_is_stored_by_others_is_no_crash(open_planes: Any, own_redis: Redis
 
     async def scenario() -> None:
         async with open_planes(own_redis.url) as planes:
-            durable, keys = planes.durable, planes.durable._session.keys  # noqa: SLF001 - to break a record
+            durable, keys = planes.durable, planes.durable._session.keys
             await durable.write([Put("n", "1", {"a": 1}), Put("n", "2", {"a": 2})])
             key = (keys.records("n") + b"1").decode()
             own_redis.command("HSET", key, "a", "cos\nsystem\n(S'true'\ntR.")
@@ -380,7 +383,7 @@ def test_use_after_closing_is_refused(open_planes: Any, redis: RedisServer) -> N
             pass
         for call in (
             lambda: planes.hot.broker.publish("q", []),
-            lambda: planes.hot.now(),
+            planes.hot.now,
             lambda: planes.durable.get("n", []),
             lambda: planes.durable.write([]),
         ):

@@ -6,7 +6,6 @@ import asyncio
 import enum
 import logging
 import threading
-import time
 
 from datetime import UTC, datetime
 from typing import Any
@@ -651,22 +650,21 @@ async def test_a_dependency_that_is_not_there_is_refused(oqron_tester: Any) -> N
         assert 1 == await tester.drain()
 
 
-def test_a_process_pool_runs_what_keeps_a_processor_busy(tmp_path: Any) -> None:
+@pytest.mark.timeout(120)
+def test_a_process_pool_runs_what_keeps_a_processor_busy() -> None:
     """Results, errors and logs come back; a process that dies fails its attempt only."""
-    from worker_processes import app, busy  # type: ignore[import-not-found]
+    from worker_processes import app, busy
 
     async def main() -> None:
-        async with app, app.worker(processes=1, blocked_after=None):
-            jobs = [await busy.add(n=n) for n in (10, -1, -2, 11)]
-            deadline = time.monotonic() + 40
-            while time.monotonic() < deadline:
-                counts = await busy.counts()
-                if counts["completed"] == 2 and counts["waiting"] == counts["active"] == 0:
-                    break
-                await asyncio.sleep(0.05)
-            assert [55, 66] == [(await busy.get(jobs[i].id)).return_value for i in (0, 3)]
-            assert "ValueError: below zero" in (await busy.get(jobs[1].id)).error
-            assert "BrokenProcessPool" in (await busy.get(jobs[2].id)).error
+        async with app, app.worker(processes=2, blocked_after=None):
+            jobs = [await busy.add(n=n) for n in (10, -1, -2, 11, -3)]
+            while any(n for status, n in (await busy.counts()).items() if status != "completed"):
+                await asyncio.sleep(0.02)
+            ended = [await busy.get(job.id) for job in jobs]
+            assert [55, 66] == [ended[i].return_value for i in (0, 3)]
+            assert "ValueError: below zero" in ended[1].error
+            assert "ended with status 7" in ended[2].error
+            assert "longer than 5 seconds" in ended[4].error
             page = await busy.runs(status="completed")
             assert {"summing 10", "summing 11"} == {run.logs[0]["msg"] for run in page.items}
 

@@ -12,12 +12,14 @@ from oqron_worker import App
 app = App(mode="memory", project="test", environment="test")
 
 
-@app.queue("busy", pool="process", max_attempts=1)
+@app.queue("busy", pool="process", max_attempts=1, timeout=5.0)
 def busy(ctx: Any, n: int) -> int:
-    """Sum up to *n*; -1 raises, -2 dies."""
+    """Sum up to *n*; -1 raises, -2 dies, -3 does not end."""
     ctx.log("info", f"summing {n}")
     if n == -1:
         raise ValueError("below zero")
     if n == -2:
         os._exit(7)
+    while n == -3:
+        pass
     return sum(range(n + 1))

@@ -115,6 +115,19 @@ class ControlsContract(ModeBase):
         assert one is not None
         assert 12 == one.version
 
+    async def test_a_change_under_way_does_not_undo_another(self) -> None:
+        """Who was slower finds the newer state, and counts on from there."""
+        controls = self.storage.controls
+        await controls.pause("worker", "n", reason="a")
+        pause = self.faults.pause("durable.write")
+        slow = self.storage._session.spawn(controls.pause("worker", "n", reason="b"), name="b")
+        await pause.reached.wait()
+        async with self.open() as other:
+            await other.controls.pause("worker", "n", reason="c")
+        pause.release()
+
+        assert (3, "b") == ((await slow).version, (await slow).reason)
+
     async def test_what_is_not_legal_is_refused(self) -> None:
         """Namespaces, names and behaviours, before any write."""
         pause: Any = self.storage.controls.pause
@@ -248,6 +261,40 @@ class ControlsContract(ModeBase):
         assert {"waiting": 1} == await self.amounts()
         assert [1] == await self.worked()
 
+    async def test_what_is_cancelled_during_the_release_stays_cancelled(self) -> None:
+        """It was read as held, and ends before it is written."""
+        await self.storage.controls.pause("queue", "q", behaviour="hold")
+        await self.storage.jobs.add_many("q", [JobSpec(1, id="a"), JobSpec(2, id="b")])
+        pause = self.faults.pause("durable.write")
+        resuming = self.storage._session.spawn(
+            self.storage.controls.resume("queue", "q"), name="resume"
+        )
+        await pause.reached.wait()
+        async with self.open() as other:
+            assert await other.jobs.cancel("q", "a")
+        pause.release()
+        await resuming
+
+        assert {"cancelled": 1, "waiting": 1} == await self.amounts()
+        assert [2] == await self.worked()
+
+    async def test_nothing_that_comes_during_the_resume_overtakes(self) -> None:
+        """A job that arrives once the queue holds no more comes after those it held."""
+        await self.storage.controls.pause("queue", "q", behaviour="hold")
+        await self.storage.jobs.add_many("q", range(3))
+        # The first write releases, the second says that the queue is resumed.
+        pause = self.faults.pause("durable.write", nth=2, when="after")
+        resuming = self.storage._session.spawn(
+            self.storage.controls.resume("queue", "q"), name="resume"
+        )
+        await pause.reached.wait()
+        async with self.open() as other:
+            assert "waiting" == (await other.jobs.add("q", "new")).status
+        pause.release()
+        await resuming
+
+        assert [0, 1, 2, "new"] == await self.worked()
+
     async def test_other_processes_notice(self) -> None:
         """After a while they hold too, and after the resume they do not."""
         async with self.open() as other:
@@ -284,7 +331,7 @@ class ControlsContract(ModeBase):
                 await self.drop_release(queue)
                 await self.storage.controls.resume("queue", queue)
             await self.drop_release(queue)
-            await self.storage.maintenance.reconcile()
+            await self.storage.maintenance.run_once()
             assert [0, 1, 2] == sorted(await self.worked(queue))
             assert {"active": 3} == await self.amounts(queue)
             if not died:
@@ -307,7 +354,7 @@ class ControlsContract(ModeBase):
             await self.storage.controls.resume("queue", "q")
         self.faults.heal()
         assert {"held": 3} == await self.amounts()
-        await self.storage.maintenance.reconcile()
+        await self.storage.maintenance.run_once()
 
         assert [0, 1, 2] == await self.worked()
 

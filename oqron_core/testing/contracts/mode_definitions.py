@@ -86,6 +86,35 @@ class DefinitionsContract(ModeBase):
 
         assert 12 == (await self.spec_of()).version
 
+    async def test_a_definition_under_way_does_not_undo_another(self) -> None:
+        """Who was slower finds the newer spec, and counts on from there."""
+        put = self.storage.definitions.put
+        await put("cache", "n", {"w": 0})
+        pause = self.faults.pause("durable.write")
+        slow = self.storage._session.spawn(put("cache", "n", {"w": 1}), name="slow")
+        await pause.reached.wait()
+        async with self.open() as other:
+            await other.definitions.put("cache", "n", {"w": 2})
+        pause.release()
+
+        assert (3, {"w": 1}) == ((await slow).version, (await slow).spec)
+        assert await slow == await self.spec_of()
+
+    async def test_an_older_version_under_way_does_not_win(self) -> None:
+        """It was written second, and is refused all the same."""
+        put = self.storage.definitions.put
+        await put("cache", "n", {"w": 1}, version=1)
+        pause = self.faults.pause("durable.write")
+        slow = self.storage._session.spawn(put("cache", "n", {"w": 2}, version=2), name="slow")
+        await pause.reached.wait()
+        async with self.open() as other:
+            await other.definitions.put("cache", "n", {"w": 3}, version=3)
+        pause.release()
+        with pytest.raises(ConflictError, match="older"):
+            await slow
+
+        assert {"w": 3} == (await self.spec_of()).spec
+
     async def test_lists_show_where_everything_stands(self) -> None:
         """All namespaces, or one; paged without a gap."""
         put = self.storage.definitions.put

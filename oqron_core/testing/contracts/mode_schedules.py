@@ -141,6 +141,41 @@ class SchedulesContract(ModeBase):
         assert 10**13 + last.spec["a"] == last.next_run_at
         assert 7 == last.version
 
+    async def test_a_definition_under_way_does_not_move_a_pointer_back(self) -> None:
+        """A slot was won between the read and the write of a changed spec."""
+        slot = await self.put_due(spec={"a": 1})
+        pause = self.faults.pause("durable.write")
+        slow = self.storage._session.spawn(
+            self.storage.schedules.put("cron", "n", next_run_at=slot, spec={"a": 2}), name="slow"
+        )
+        await pause.reached.wait()
+        async with self.open() as other:
+            assert await other.schedules.advance(
+                "cron", "n", expected=slot, next_run_at=slot + 9, enqueue=("q", 1)
+            )
+        pause.release()
+        with pytest.raises(InvalidValueError, match="last slot that ran"):
+            await slow
+
+        assert slot + 9 == (await self.pointer()).next_run_at
+
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_a_pause_during_the_definition_counts(self, *, known: bool) -> None:
+        """Whoever is first, the two records say the same in the end."""
+        if known:
+            await self.storage.schedules.pause("cron", "n")
+            await self.storage.schedules.resume("cron", "n")
+        pause = self.faults.pause("durable.write")
+        slow = self.storage._session.spawn(self.put_due(), name="slow")
+        await pause.reached.wait()
+        async with self.open() as other:
+            await other.schedules.pause("cron", "n")
+        pause.release()
+        await slow
+
+        assert (await self.pointer()).paused
+        assert [] == await self.storage.schedules.due()
+
     async def test_kinds_and_hostile_names_stay_apart(self) -> None:
         """Any legal name is a schedule of its own in each kind, with jobs of its own."""
         slot = await self.past_slot()
@@ -178,9 +213,7 @@ class SchedulesContract(ModeBase):
         bad: Any
         for bad in ("q", ("q",), ("", 1), ("q", JobSpec(1, id="x")), ("oqron:topic:1:t:g", 1)):
             with pytest.raises(InvalidValueError):
-                await schedules.advance(
-                    "cron", "n", expected=slot, next_run_at=None, enqueue=bad
-                )
+                await schedules.advance("cron", "n", expected=slot, next_run_at=None, enqueue=bad)
 
         assert (slot, 1) == ((await self.pointer()).next_run_at, len(await schedules.due()))
 

@@ -61,6 +61,9 @@ Where the namespaces of a kind lie in the primary key: from, and up to but witho
 None for that one namespace alone. A semicolon is what follows a colon.
 """
 
+_ROW_BYTES: Final = 44
+"""What a row takes beside its texts and its value: header, line pointer, two instants."""
+
 _TEXTS: Final = frozenset({"id", "namespace"})
 _NUMBERS: Final = frozenset({"inserted_at", "expires_at"})
 _LABELS: Final = frozenset({"status", "name", "module"})
@@ -211,6 +214,7 @@ class Composer:
         self.page: Any = functools.lru_cache(maxsize=512)(self._page)
         self.count: Any = functools.lru_cache(maxsize=512)(self._count)
         self.prune: Any = functools.lru_cache(maxsize=512)(self._prune)
+        self.prunable: Any = functools.lru_cache(maxsize=512)(self._prunable)
 
     # --- conditions ---
 
@@ -474,6 +478,16 @@ class Composer:
                 select(func.count()).select_from(gone).scalar_subquery(),
             )
         )
+
+    def _prunable(self, shape: Shape) -> Statement:
+        columns = self._tables[shape.table].c
+        # What is stored, compressed and moved out of line or not: no value is read.
+        size: Column = func.pg_column_size(columns.value) + _int(_ROW_BYTES)
+        for name in ("project", "environment", "namespace", "record_kind", "id"):
+            size = size + func.pg_column_size(columns[name])
+        total = cast(func.coalesce(func.sum(size), _int(0)), BigInteger)
+        counted = select(func.count(), total).select_from(self._tables[shape.table])
+        return Statement.of(counted.where(*self._conditions(shape)))
 
     # --- parameters ---
 

@@ -272,25 +272,21 @@ class Batch:
             waves[turn].append(item)
         yield from waves
 
-    def steps(self, items: Sequence[Item], *, one_transaction: bool = False) -> list[Step]:
+    def steps(self, items: Sequence[Item], *, one_transaction: bool = False) -> Iterator[Step]:
         """
-        Cut a wave into statements.
+        Cut a wave into statements, each encoded when it is asked for.
 
         Args:
             items: The wave.
             one_transaction: Keep to the one order of locks at the price of more
                 statements, where inserts and puts alternate.
         """
-        steps = []
         ordered = sorted(items, key=_sort_key)
         if not one_transaction:
             ordered.sort(key=_by_group)
         for (table, kind), group in groupby(ordered, key=_group_key):
-            steps += [
-                self._step(table, kind, part, document)
-                for part, document in _documents(list(group), kind)
-            ]
-        return steps
+            for part, document in _documents(list(group), kind):
+                yield self._step(table, kind, part, document)
 
     def _step(self, table: Table, kind: type, items: list[Item], document: bytes) -> Step:
         params: dict[str, Any] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import attrs
@@ -17,6 +19,7 @@ from oqron_core.exceptions import (
     OqronError,
 )
 from oqron_core.planes import (
+    BoundDurablePlane,
     Capabilities,
     Durability,
     DurablePlane,
@@ -56,6 +59,10 @@ __all__ = ["BoundPostgresPlane", "PostgresPlane", "open_plane"]
 
 _PRUNE_STEP: Final = 5000
 """The largest number of rows that one statement of `prune` deletes."""
+_IN_FLIGHT: Final = 2
+"""How many statements of one large batch are under way at a time."""
+_MIN_POOL_TO_SPREAD: Final = 4
+"""The smallest pool of which a large batch takes more than one connection."""
 _INSERT_ATTEMPTS: Final = 4
 """How often an insert is tried when what stood in its way is gone at the next look."""
 
@@ -258,10 +265,32 @@ class PostgresPlane(_Statements):
                 for part in _portions(wave):
                     await self._write_together(batch, part)
             else:
-                for step in batch.steps(wave):
-                    await self._write_step(batch, step)
+                await self._write_steps(batch, batch.steps(wave))
             # Before the next wave changes what stands in the way.
             await self._read_blocked(batch)
+
+    async def _write_steps(self, batch: Batch, steps: Iterator[Step]) -> None:
+        first = next(steps)
+        second = next(steps, None)
+        if second is None:
+            await self._write_step(batch, first)
+            return
+        # Several statements: while the server works on one, the next is encoded here,
+        # and a second connection keeps it busy.
+        rest = chain((first, second), steps)
+
+        async def work() -> None:
+            for step in rest:
+                await self._write_step(batch, step)
+
+        spare = self._core.connection.settings.pool_size >= _MIN_POOL_TO_SPREAD
+        tasks = [asyncio.ensure_future(work()) for _ in range(_IN_FLIGHT if spare else 1)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write_step(self, batch: Batch, step: Step) -> None:
         left = [step]
@@ -270,10 +299,10 @@ class PostgresPlane(_Statements):
             rows = await self._fetch(step.statement, step.params, idempotent=False)
             moved = step.absorb(rows)
             if moved:
-                left += batch.steps(moved)
+                left.extend(batch.steps(moved))
 
     async def _write_together(self, batch: Batch, items: Sequence[Item]) -> None:
-        steps = batch.steps(items, one_transaction=True)
+        steps = list(batch.steps(items, one_transaction=True))
         locks = lock_steps(batch, items)
 
         async def work(link: PooledLink) -> list[Item]:
@@ -333,13 +362,13 @@ async def _write_atomic(link: PooledLink, batch: Batch) -> None:
         for statement, params in lock_steps(batch, batch.items):
             await send(statement, params)
         for wave in batch.waves():
-            steps = batch.steps(wave, one_transaction=True)
+            steps = list(batch.steps(wave, one_transaction=True))
             while steps:
                 moved: list[Item] = []
                 cursors = [await send(step.statement, step.params) for step in steps]
                 for step, cursor in zip(steps, cursors, strict=True):
                     moved += step.absorb(await cursor.fetchall())
-                steps = batch.steps(moved)
+                steps = list(batch.steps(moved, one_transaction=True))
         batch.check_all_applied()
 
 
@@ -348,7 +377,7 @@ def _portions(items: Sequence[Item]) -> list[Sequence[Item]]:
     return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
 
 
-class BoundPostgresPlane(_Statements):
+class BoundPostgresPlane(_Statements, BoundDurablePlane):
     """
     The plane inside a caller's transaction.
 
@@ -401,13 +430,13 @@ class BoundPostgresPlane(_Statements):
             for statement, params in lock_steps(batch, batch.items):
                 await self._link.fetch(statement, params)
         for wave in batch.waves():
-            left = batch.steps(wave, one_transaction=True)
+            left = list(batch.steps(wave, one_transaction=True))
             while left:
                 step = left.pop(0)
                 rows = await self._link.fetch(step.statement, step.params)
                 moved = step.absorb(rows)
                 if moved:
-                    left = batch.steps(moved) + left
+                    left = [*batch.steps(moved), *left]
             blocked, batch.blocked = batch.blocked, []
             for step in batch.reading(blocked):
                 step.absorb(await self._link.fetch(step.statement, step.params))

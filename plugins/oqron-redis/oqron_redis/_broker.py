@@ -197,7 +197,15 @@ class RedisBroker(Broker):
         calls, places = [], []
         for queue, indexes in by_queue.items():
             keys = self._session.keys.queue(queue)
-            used = (keys.ready, keys.delayed, keys.leased, keys.ids, keys.wake, keys.nothing, keys.paused)
+            used = (
+                keys.ready,
+                keys.delayed,
+                keys.leased,
+                keys.ids,
+                keys.wake,
+                keys.nothing,
+                keys.paused,
+            )
             head = (verb, span, priority, self._session.keys.wake_channel, keys.name)
             for step in chunks(indexes, _STEP):
                 arguments: list[bytes | int] = [*head]

@@ -55,13 +55,15 @@ class Joint(Generic[_T]):
             self.is_open = False
         return future
 
-    def seal(self) -> Arguments:
-        """Take nobody any more, and give the arguments."""
+    def seal(self) -> Arguments | None:
+        """Take nobody any more, and give the arguments; None if all have gone."""
         self.is_open = False
         # Who has gone before the call was sent wants nothing any more.
         self._sent = [part for part in self._parts if not part[1].done()]
         if len(self._sent) < len(self._parts):
             self._items = [item for items, _ in self._sent for item in items]
+            if not self._sent:
+                return None
         return self._build(self._items)
 
     def settle(self, call: asyncio.Future[Any]) -> None:

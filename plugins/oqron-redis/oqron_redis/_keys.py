@@ -51,9 +51,10 @@ class Keys:
     Args:
         prefix: What every key starts with.
         scope: The scope.
+        database: The database number, of which pub/sub knows nothing.
     """
 
-    def __init__(self, prefix: str, scope: Scope) -> None:
+    def __init__(self, prefix: str, scope: Scope, database: int = 0) -> None:
         head = prefix.encode() + b":{" + escape(scope.project) + b":" + escape(scope.environment)
         self._head = head
         # Durable records of a scope share one slot, so that an atomic write may
@@ -62,8 +63,8 @@ class Keys:
         self._live = head + b":v}:"
         self.queues = head + b":q}:queues"
         self.active = self._live + b"active"
-        self.wake_channel = head + b"}:wake"
-        self.signals = head + b"}:signal:"
+        self.wake_channel = head + b"}:%d:wake" % database
+        self.signals = head + b"}:%d:signal:" % database
         self.queue = lru_cache(maxsize=1024)(self._queue)
 
     def _queue(self, queue: str) -> QueueKeys:

@@ -55,7 +55,7 @@ class _Call:
         script: Script | None,
         at: float,
         again: int,
-        late: Callable[[], Arguments] | None,
+        late: Callable[[], Arguments | None] | None,
     ) -> None:
         self.arguments = arguments
         self.future = future
@@ -133,7 +133,7 @@ class Lane:
         *,
         script: Script | None = None,
         again: bool = False,
-        late: Callable[[], Arguments] | None = None,
+        late: Callable[[], Arguments | None] | None = None,
     ) -> asyncio.Future[Any]:
         """
         Queue a call; the future gives its answer.
@@ -143,7 +143,8 @@ class Lane:
             script: The script.
             again: Whether it may be repeated where its answer was lost, because it
                 only reads.
-            late: Gives the arguments when the call is sent, instead of *arguments*.
+            late: Gives the arguments when the call is sent, instead of *arguments*;
+                None if nobody wants it any more.
         """
         if self._closed:
             msg = "the Redis connection is closed"
@@ -196,7 +197,11 @@ class Lane:
                 call.fail(UnavailableError("Redis was too busy to be asked in time"))
                 continue
             if call.late is not None:
-                call.arguments += call.late()
+                late = call.late()
+                if late is None:
+                    call.future.cancel()
+                    continue
+                call.arguments += late
                 call.late = None
             calls.append(call)
             size += sum(len(word) for word in call.arguments[-3:] if type(word) is bytes)
@@ -221,7 +226,12 @@ class Lane:
             self._fail(calls, ClosedError("the Redis connection was closed"))
             raise
         except OqronError as error:
-            self._fail(calls, error)
+            if self._redirect is None or not error.retryable:
+                self._fail(calls, error)
+                return
+            # Nothing was sent. In a cluster somebody else may serve the slot by now.
+            for call in calls:
+                self._elsewhere(call, error)
         except Exception as error:  # noqa: BLE001 - whatever it was, each caller is told
             await self._drop()
             self._lost(calls[done:], error)
@@ -257,7 +267,7 @@ class Lane:
             call.arguments = (b"EVAL", call.script.source, *call.arguments[2:])
             self._untold.append(call)
 
-    def _elsewhere(self, call: _Call, error: driver.ResponseError) -> None:
+    def _elsewhere(self, call: _Call, error: Exception) -> None:
         if self._redirect is None:
             call.fail(translate(error))
             return

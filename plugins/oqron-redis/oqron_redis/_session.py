@@ -53,7 +53,7 @@ class Session:
     def __init__(self, store: Store, context: PlaneContext, *, lane: int) -> None:
         self.store = store
         self.context = context
-        self.keys = Keys(store.settings.prefix, context.scope)
+        self.keys = Keys(store.settings.prefix, context.scope, store.database)
         self.lane = lane
         self.is_open = True
         self.closing: list[Callable[[], None]] = []

@@ -148,7 +148,7 @@ class Store:
         )
 
     def run_late(
-        self, name: str, key: bytes, late: Callable[[], Arguments], *, lane: int
+        self, name: str, key: bytes, late: Callable[[], Arguments | None], *, lane: int
     ) -> asyncio.Future[Any]:
         """Run a script in the slot of *key* whose arguments are asked for when it is sent."""
         return self._lane(key, lane).call((), script=script(name), late=late)
@@ -260,6 +260,13 @@ class Store:
             )
         return lane
 
+    @property
+    def database(self) -> int:
+        """The database number."""
+        if self.is_cluster:
+            return 0
+        return int(self.client.connection_pool.connection_kwargs.get("db") or 0)
+
     def _nodes_known(self) -> bool:
         return bool(self.client.get_nodes())
 
@@ -279,7 +286,9 @@ class Store:
 
     async def _redirect(self, arguments: Arguments) -> Any:
         # The client follows the cluster, and learns from it for the next call.
-        return await self.client.execute_command(*arguments, NEVER_DECODE=True)
+        command, *rest = arguments
+        name = command.decode() if isinstance(command, bytes) else str(command)
+        return await self.client.execute_command(name, *rest, NEVER_DECODE=True)
 
     def _any_connection(self) -> Any:
         if self.is_cluster:

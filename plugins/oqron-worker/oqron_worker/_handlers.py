@@ -125,6 +125,10 @@ class Handler:
         """
         return self.signature.unpack(data)
 
+    def retry_in(self, attempt: int) -> float | None:  # noqa: ARG002 - for those that need it
+        """Say how long to wait after *attempt* failed; None for what the job says."""
+        return None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself; nothing is stored."""
         return self.function(*args, **kwargs)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextvars
 import functools
 import importlib
 import multiprocessing
 import queue as queues
+import signal
 import threading
 import traceback
 
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import attrs
@@ -21,7 +22,7 @@ from oqron_worker._context import Context
 from oqron_worker._handlers import Handler
 
 
-__all__ = ["ProcessPool", "RemoteContext", "ThreadPool"]
+__all__ = ["ProcessDiedError", "ProcessPool", "RemoteContext", "ThreadPool"]
 
 class ThreadPool:
     """
@@ -121,14 +122,15 @@ class RemoteContext:
     """
     The context of a handler that runs in another process.
 
-    What it logs travels back with the result. It cannot be cancelled there.
+    What it logs travels back with the result. Where its attempt is to end, its
+    process is killed.
 
     Attributes:
         queue: The queue.
         job_id: The job; None for a run without one.
         attempt: Which attempt this is, from 1.
         slot: For a cron or interval: the instant it stands for.
-        cancelled: Always False: nobody can tell a process.
+        cancelled: Always False: nobody tells a process.
     """
 
     queue: str
@@ -193,49 +195,112 @@ def _sendable(error: BaseException) -> BaseException:
     return RemoteError(f"{type(error).__name__}: {error}")
 
 
+def _serve(connection: Connection) -> None:
+    """Be the other process: answer calls until the pipe is closed."""
+    # Ctrl-C goes to the whole group; what becomes of it is for the worker to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            asked = connection.recv()
+        except EOFError:
+            return
+        answer = _call(*asked)
+        try:
+            connection.send(answer)
+        except (TypeError, ValueError, AttributeError, ImportError) as error:
+            connection.send(_Answer(answer.notes, error=RemoteError(f"cannot be sent: {error}")))
+
+
+class ProcessDiedError(Exception):
+    """
+    The process that a handler ran in ended in the middle of it.
+
+    Args:
+        status: Its exit status; negative for the signal that ended it.
+    """
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+    def __str__(self) -> str:
+        return f"its process ended with status {self.status}"
+
+
+class _Child:
+    """One process, that runs one call at a time."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=_serve, args=(theirs,), name="oqron-handler", daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def call(self, asked: tuple[Any, ...]) -> _Answer:
+        """Call, in a thread."""
+        try:
+            self._connection.send(asked)
+            answer: _Answer = self._connection.recv()
+        except (EOFError, OSError):
+            self.process.join(1.0)
+            raise ProcessDiedError(self.process.exitcode) from None
+        return answer
+
+    def kill(self) -> None:
+        """End it now; a call under way raises `ProcessDiedError`."""
+        self.process.kill()
+
+    def close(self) -> None:
+        """Let it end."""
+        self._connection.close()
+
+
 class ProcessPool:
     """
     A pool of processes for functions that keep a processor busy.
 
-    A process that dies fails the attempt that it worked on; the pool is made anew.
+    A process that dies fails the attempt that it worked on, and no other; one whose
+    attempt is called off or takes too long is killed. Others take their places.
 
     Args:
         size: How many processes.
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._free: list[_Child] = []
+        self._room = asyncio.Semaphore(size)
+        self._threads = ThreadPool(size)
 
     async def run(self, handler: Handler, context: Context, arguments: dict[str, Any]) -> Any:
         """Call a handler in a process; raises what it raised there."""
-        pool = self._pool
-        if pool is None:
-            pool = self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._size, mp_context=multiprocessing.get_context("spawn")
-            )
         remote = None
         if handler.signature.context:
             claim = context.claim
             job_id = None if claim is None else claim.id
             remote = RemoteContext(context.queue, job_id, context.attempt, context.slot)
-        module, qualname = handler.function.__module__, handler.function.__qualname__
-        try:
-            answer = await asyncio.get_running_loop().run_in_executor(
-                pool, _call, module, qualname, remote, arguments
-            )
-        except concurrent.futures.process.BrokenProcessPool:
-            if self._pool is pool:
-                self._pool = None
-                pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        function = handler.function
+        asked = (function.__module__, function.__qualname__, remote, arguments)
+        async with self._room:
+            answer = await self._ask(asked)
         return _received(context, answer)
 
+    async def _ask(self, asked: tuple[Any, ...]) -> _Answer:
+        child = self._free.pop() if self._free else await self._threads.run(_Child)
+        try:
+            answer: _Answer = await self._threads.run(child.call, asked)
+        except BaseException:
+            child.kill()
+            raise
+        self._free.append(child)
+        return answer
+
     def close(self) -> None:
-        """Let the processes end; what waits is dropped, its job was given back."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        """Let the processes end; one that works is killed with its attempt."""
+        for child in self._free:
+            child.close()
+        self._free.clear()
+        self._threads.close()
 
 
 def _received(context: Context, answer: _Answer) -> Any:

@@ -89,7 +89,7 @@ class QueueHandler(Handler):
         return await self.app.storage.jobs.add_many(self.name, specs)
 
     def _data(self, item: Any) -> Any:
-        if self.signature.names and isinstance(item, Mapping):
+        if isinstance(item, Mapping) and not self.signature.whole:
             return self.signature.pack((), item)
         return self.signature.pack((item,), {})
 

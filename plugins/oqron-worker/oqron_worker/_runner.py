@@ -154,7 +154,7 @@ class Runner:
         context = Context(
             self._shop.app, claim.run, claim.lease.queue, claim=claim, attempt=claim.attempt
         )
-        context.threaded = self.handler.pool != "loop"
+        context.threaded = self.handler.pool == "thread"
         context.started = time.perf_counter()
         self.metrics.running += 1
         self._shop.began(context, self)
@@ -241,6 +241,8 @@ class Runner:
             await jobs.release(claim, delay=error.delay)
             return "snoozed"
         delay = error.delay if isinstance(error, Retry) else None
+        if delay is None:
+            delay = self.handler.retry_in(context.attempt)
         retry = not isinstance(error, Discard)
         if isinstance(error, (Retry, Discard)) and error.__cause__ is None:
             await jobs.fail(claim, error.reason, retry_in=delay, retry=retry)

@@ -93,6 +93,11 @@ class Signature:
         )
 
     @property
+    def whole(self) -> bool:
+        """Whether a payload is taken whole."""
+        return self._whole is not None
+
+    @property
     def names(self) -> frozenset[str]:
         """The parts of a payload; empty where it is taken whole."""
         return frozenset() if self._whole is not None else frozenset(self._by_name)

@@ -72,7 +72,7 @@ class Standalone:
             self._busy.discard(handler)
             return
         context = Context(self._app, run, handler.queue, slot=slot)
-        context.threaded = handler.pool != "loop"
+        context.threaded = handler.pool == "thread"
         context.started = time.perf_counter()
         context.task = asyncio.current_task()
         metrics.running += 1

@@ -47,6 +47,10 @@ class TopicHandler(Handler):
         message = context.message
         return self.signature.unpack(data if message is None else message.message)
 
+    def retry_in(self, attempt: int) -> float | None:
+        """Say how long to wait after *attempt* failed: deliveries carry no backoff."""
+        return self.options.backoff.delay_after(attempt)
+
     async def define(self) -> None:
         """Subscribe the group; one that is there keeps its place."""
         await self.app.storage.topics.subscribe(
