@@ -23,6 +23,7 @@ from oqron_core._names import MAX_NAME_BYTES, MAX_NAME_CHARS
 from oqron_core.exceptions import (
     ConflictError,
     InvalidValueError,
+    PausedError,
     StorageError,
     UnavailableError,
 )
@@ -40,15 +41,7 @@ from oqron_core.planes.values import (
     Write,
 )
 from oqron_core.protocol import transitions
-from oqron_core.protocol.pauses import (
-    Behaviour,
-    Pause,
-    PausedError,
-    admit,
-    held,
-    read_control,
-    recheck_held,
-)
+from oqron_core.protocol.pauses import Behaviour, Pause, admit, held, read_control, recheck_held
 from oqron_core.protocol.session import Session
 from oqron_core.taxonomy import RecordKind
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oqron_core._names import check_name
-from oqron_core.exceptions import InvalidValueError
+from oqron_core.exceptions import InvalidValueError, PausedError
 from oqron_core.models import Control
 from oqron_core.planes.values import Page, Query
 from oqron_core.protocol.pauses import (
@@ -11,7 +11,6 @@ from oqron_core.protocol.pauses import (
     QUEUE,
     Behaviour,
     Pause,
-    PausedError,
     admit,
     pause_of,
     queue_control,

@@ -158,7 +158,7 @@ def test_a_lost_lease_and_a_refused_value_are_no_storage_errors() -> None:
 
 def test_only_what_may_succeed_later_is_retryable() -> None:
     retryable = {cls.__name__ for cls in own_classes() if getattr(cls, "retryable", False)}
-    assert retryable == {"UnavailableError", "TimedOutError"}
+    assert retryable == {"UnavailableError", "TimedOutError", "PausedError"}
 
 
 def test_a_missing_backend_reads_as_a_sentence_and_not_as_a_quoted_key() -> None:

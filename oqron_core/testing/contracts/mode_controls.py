@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from oqron_core.exceptions import InvalidValueError, UnavailableError
+from oqron_core.exceptions import InvalidValueError, PausedError, UnavailableError
 from oqron_core.models import JobSpec
 from oqron_core.planes import Patch, Put, Query
 from oqron_core.protocol.lanes import queue_of
-from oqron_core.protocol.pauses import CONTROLS, PausedError
+from oqron_core.protocol.pauses import CONTROLS
 from oqron_core.taxonomy import RecordKind
 from oqron_core.testing.contracts.base import gather
 from oqron_core.testing.contracts.mode import ModeBase

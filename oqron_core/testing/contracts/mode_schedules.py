@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from oqron_core.exceptions import InvalidValueError, UnavailableError
+from oqron_core.exceptions import InvalidValueError, PausedError, UnavailableError
 from oqron_core.models import JobSpec
 from oqron_core.models.schedule import Schedule
-from oqron_core.protocol.pauses import PausedError
 from oqron_core.storage import Storage
 from oqron_core.testing.contracts.base import gather
 from oqron_core.testing.contracts.mode import ModeBase

@@ -197,6 +197,22 @@ class _Statements(DurablePlane):
                 break
         return deleted
 
+    async def prunable(self, query: Query) -> tuple[int, int]:
+        """
+        Say what `prune` would delete: how many records, and how many bytes.
+
+        Bytes are those of the rows as they are stored, compressed; indexes and the
+        room between rows are not counted.
+        """
+        self._core.check_open()
+        composer = self._core.composer
+        shape = shape_of(query, whole=True)
+        statement = composer.prunable(shape)
+        params = composer.parameters(query, self.scope, shape)
+        used = {name: params[name] for name in statement.names}
+        rows = await self._fetch(statement, used, idempotent=True)
+        return int(rows[0][0]), int(rows[0][1])
+
     async def now(self) -> int:
         """Read the server's clock: milliseconds since the epoch."""
         self._core.check_open()

@@ -13,7 +13,7 @@ WITH clock AS MATERIALIZED (
           (
             SELECT jsonb_object_agg(
               e.key,
-              coalesce((r.value ->> e.key)::numeric, 0) + (e.value)::numeric
+              trunc(coalesce((r.value ->> e.key)::numeric, 0)) + (e.value)::numeric
             )
             FROM jsonb_each(d.c) AS e
           ),
@@ -59,7 +59,8 @@ WITH clock AS MATERIALIZED (
         WHERE CASE
           WHEN NOT r.value ? e.key THEN false
           WHEN jsonb_typeof(r.value -> e.key) <> 'number' THEN true
-          WHEN (r.value ->> e.key) !~ '^-?[0-9]+$$' THEN true
+          -- JSON has one kind of number: 1.0 is an integer.
+          WHEN (r.value ->> e.key)::numeric % 1 <> 0 THEN true
           ELSE (r.value ->> e.key)::numeric + (e.value)::numeric
             NOT BETWEEN -9223372036854775808 AND 9223372036854775807
         END
