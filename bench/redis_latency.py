@@ -109,7 +109,9 @@ async def singles(url: str, calls: int) -> None:
             await hot.broker.publish("q", [Entry(str(n))])
 
         await rate("counters.increment", calls, lambda _: hot.counters.increment("c"))
-        await rate("broker.publish of one id", calls, lambda n: hot.broker.publish("p", [Entry(str(n))]))
+        await rate(
+            "broker.publish of one id", calls, lambda n: hot.broker.publish("p", [Entry(str(n))])
+        )
         await rate("insert of a job and publish of its id", calls, add)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
 import logging
 import os
@@ -41,8 +42,69 @@ class _PipeClosedError(Exception):
     """Whoever read the output closed it."""
 
 
+_GROUP: Final = "oqron.commands"
+"""The entry points by which plugins add commands."""
+_KNOWN: Final = {
+    "schema": "oqron-postgres",
+    "migrate-v1": "oqron-postgres",
+    "worker": "oqron-worker",
+    "work": "oqron-worker",
+}
+"""Which of our distributions brings a command that core does not have."""
+
+
+def _added() -> dict[str, Any]:
+    """Find the commands of plugins, by name; nothing of theirs is imported."""
+    found: dict[str, Any] = {}
+    for point in importlib.metadata.entry_points(group=_GROUP):
+        found.setdefault(point.name, point)
+    return found
+
+
+def _loaded(point: Any) -> click.Command:
+    try:
+        command = point.load()
+    except Exception as error:  # noqa: BLE001 - one broken plugin breaks nobody else's command
+        return _broken(point, error)
+    if not isinstance(command, click.Command):
+        return _broken(point, TypeError(f"{point.value} is no click command"))
+    return command
+
+
+def _broken(point: Any, error: Exception) -> click.Command:
+    """Stand in for a command that cannot be loaded, until someone calls it."""
+    where = point.dist.name if point.dist is not None else point.value
+
+    def tell(*_args: Any, **_options: Any) -> None:
+        msg = f"the command {point.name} of {where} cannot be loaded: {one_line(error)}"
+        raise click.ClickException(msg) from error
+
+    return click.Command(
+        point.name,
+        callback=tell,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+        short_help=f"Cannot be loaded: see `oqron {point.name}`.",
+    )
+
+
 class _Commands(click.Group):
     """A group that turns every error into one line and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys([*super().list_commands(ctx), *sorted(_added())]))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        point = _added().get(cmd_name)
+        if point is not None:
+            return _loaded(point)
+        if cmd_name in _KNOWN:
+            msg = f"{cmd_name} comes with {_KNOWN[cmd_name]}: pip install {_KNOWN[cmd_name]}"
+            raise click.UsageError(msg, ctx)
+        return None
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _telling_of_pipes():

@@ -566,7 +566,7 @@ class Query:
     """
     Which records, in which order, from where on.
 
-    A condition names a top-level field, ``id``, ``inserted_at`` or
+    A condition names a top-level field, ``id``, ``namespace``, ``inserted_at`` or
     ``expires_at``. ``=`` and ``in`` are exact JSON equality; ``!=`` needs the
     field to be there; ``< <= > >=`` compare a number with numbers and a string
     with strings (by code point), and match nothing else. An absent field

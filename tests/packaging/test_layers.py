@@ -41,6 +41,7 @@ SIDE_BY_SIDE = tuple(row for row in LAYERS if len(row) > 1)
 
 PUBLIC = {
     "oqron_core",
+    "oqron_core.cli.extending",
     "oqron_core.cronspec",
     "oqron_core.exceptions",
     "oqron_core.hookspecs",
