@@ -63,7 +63,8 @@ def run(id_: str, now: int, data: Any) -> dict[str, Any]:
     return {
         "id": f"r{id_}", "name": QUEUE, "module": "queue", "status": "completed",
         "trigger": "queue", "input": data, "output": {"delivered": True}, "attempts": 1,
-        "progressPercent": 100, "logs": [], "timeline": [{"ts": now, "from": "waiting", "to": "running"}],
+        "progressPercent": 100, "logs": [],
+        "timeline": [{"ts": now, "from": "waiting", "to": "running"}],
         "error": None, "app": "bench", "environment": "bench", "workerId": "w1",
         "startedAt": now, "endedAt": now + 5, "durationMs": 5, "jobId": id_, "queueName": QUEUE,
     }  # fmt: skip

@@ -15,11 +15,11 @@ import attrs
 
 from oqron_core.exceptions import TimedOutError, UnavailableError
 from oqron_core.planes import (
+    BoundDurablePlane,
     Broker,
     Cache,
     Capabilities,
     Counters,
-    BoundDurablePlane,
     DurablePlane,
     Health,
     HotPlane,

@@ -29,6 +29,7 @@ __all__ = ["Environment", "JobsMachine", "Model", "ModelJob"]
 QUEUE: Final = "q"
 _EVERYTHING: Final = 1000
 _PATIENCE: Final = 30.0
+_STATUSES: Final[tuple[str, ...]] = ("waiting", "delayed", "active", "completed", "cancelled")
 
 
 # --- the model: no storage, no clock, no asyncio ------------------------------------------
@@ -142,7 +143,7 @@ class Model:
 
     def counts(self) -> dict[str, int]:
         """Count by status."""
-        found = dict.fromkeys(("waiting", "delayed", "active", "completed", "cancelled"), 0)
+        found: dict[str, int] = dict.fromkeys(_STATUSES, 0)
         for job in self.jobs.values():
             found[job.status] += 1
         return found
@@ -343,8 +344,18 @@ class JobsMachine(RuleBasedStateMachine):
         if job is not None and good:
             job.until = self.until()
 
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), worker=workers)
+    def cancel_what_is_worked_on(self, data: Any, worker: int) -> None:
+        """Call off a job that someone has, or had."""
+        self.cancel_one(worker, data.draw(st.sampled_from(self.held)).lease.id)
+
     @rule(worker=workers, id=ids)
     def cancel(self, worker: int, id: str) -> None:  # noqa: A002
+        """Call a job off, perhaps one that is not there."""
+        self.cancel_one(worker, id)
+
+    def cancel_one(self, worker: int, id: str) -> None:  # noqa: A002
         """Call a job off."""
         job = self.model.jobs.get(id)
         can = job is not None and job.status != "completed"

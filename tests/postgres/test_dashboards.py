@@ -25,13 +25,30 @@ from oqron_postgres._write import dumps
 PAGE = Path(__file__).parents[2] / "docs" / "dashboards.md"
 RUNS, JOBS, MESSAGES = 60_000, 20_000, 5_000
 
-QUERIES = {
-    title: sql
-    for title, sql in re.findall(
+QUERIES: dict[str, str] = dict(
+    re.findall(
         r"^### ([^\n]+)\n.*?```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
-}
+)
 PUBLISHED = list(QUERIES)[:5]
+
+_RUNS_OF = "SELECT value FROM oqron_runs WHERE project = 'my-app' AND environment = 'production' "
+THE_MODELS_OWN = [
+    _RUNS_OF + "AND value->>'status' = 'failed' "
+    "ORDER BY (value->>'startedAt')::numeric DESC LIMIT 50;",
+    _RUNS_OF + "AND id = '<run-id>';",
+    _RUNS_OF + "AND record_kind = 'message' AND namespace = 'topic_msg:order-events' "
+    "ORDER BY (value->>'publishedAt')::numeric DESC LIMIT 50;",
+    (
+        "SELECT namespace, count(*) FROM oqron_jobs WHERE project = 'my-app' AND environment "
+        "= 'production' AND record_kind = 'dlq' GROUP BY namespace;"
+    ),
+    (
+        "SELECT namespace, id, value FROM oqron_records WHERE project = 'my-app' AND "
+        "environment = 'production' AND record_kind = 'definition';"
+    ),
+]
+"""The five, with single spaces."""
 
 FILL = """
 INSERT INTO oqron_runs
@@ -157,19 +174,7 @@ def test_the_page_has_the_published_queries_and_ten_more() -> None:
     """Word for word, as the storage model states them."""
     assert len(QUERIES) >= 15
     squeezed = {" ".join(sql.split()) for sql in QUERIES.values()}
-    for published in (
-        "SELECT value FROM oqron_runs WHERE project = 'my-app' AND environment = 'production' "
-        "AND value->>'status' = 'failed' ORDER BY (value->>'startedAt')::numeric DESC LIMIT 50;",
-        "SELECT namespace, count(*) FROM oqron_jobs WHERE project = 'my-app' AND environment = "
-        "'production' AND record_kind = 'dlq' GROUP BY namespace;",
-        "SELECT namespace, id, value FROM oqron_records WHERE project = 'my-app' AND environment "
-        "= 'production' AND record_kind = 'definition';",
-        "SELECT value FROM oqron_runs WHERE project = 'my-app' AND environment = 'production' "
-        "AND id = '<run-id>';",
-        "SELECT value FROM oqron_runs WHERE project = 'my-app' AND environment = 'production' "
-        "AND record_kind = 'message' AND namespace = 'topic_msg:order-events' "
-        "ORDER BY (value->>'publishedAt')::numeric DESC LIMIT 50;",
-    ):
+    for published in THE_MODELS_OWN:
         assert published in squeezed
 
 

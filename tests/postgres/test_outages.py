@@ -8,7 +8,8 @@ import signal
 import threading
 import time
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -30,9 +31,9 @@ from oqron_postgres._connection import CLOSE_WITHIN
 
 
 @pytest.fixture(scope="module")
-def server(postgres_server_factory: Callable[..., PostgresServer]) -> Iterator[PostgresServer]:
+def server(postgres_server_factory: Callable[..., PostgresServer]) -> PostgresServer:
     """Give a server that tests of this module may ill-treat."""
-    yield postgres_server_factory()
+    return postgres_server_factory()
 
 
 async def _until(call: Callable[[], Any], within: float = 20.0) -> Any:
@@ -44,6 +45,17 @@ async def _until(call: Callable[[], Any], within: float = 20.0) -> Any:
         except UnavailableError:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
+
+
+async def _ids_of_jobs(plane: Any) -> set[str]:
+    found: set[str] = set()
+    after = None
+    while True:
+        page = await plane.query(Query(kind="job", limit=1000, after=after))
+        found |= {record.id for record in page}
+        after = page.next
+        if after is None:
+            return found
 
 
 def test_a_restart_under_load_loses_nothing(server: PostgresServer, prefix: str) -> None:
@@ -84,15 +96,7 @@ def test_a_restart_under_load_loses_nothing(server: PostgresServer, prefix: str)
                     await asyncio.sleep(0.02)
                 stop = True
             assert refused > 0
-            found: set[str] = set()
-            after = None
-            while True:
-                page = await plane.query(Query(kind="job", limit=1000, after=after))
-                found |= {record.id for record in page}
-                after = page.next
-                if after is None:
-                    break
-            assert acknowledged <= found
+            assert acknowledged <= await _ids_of_jobs(plane)
             assert (await plane.check()).ok
 
     run(main())
@@ -262,21 +266,26 @@ def test_closing_on_a_frozen_server_is_bounded(server: PostgresServer, prefix: s
             os.kill(pid, signal.SIGCONT)
 
 
+def _open_files() -> int:
+    """Count them, where the system tells."""
+    folder = Path("/proc/self/fd")
+    return len([*folder.iterdir()]) if folder.is_dir() else 0
+
+
 def test_closing_leaves_nothing_behind(server: PostgresServer, prefix: str) -> None:
     """No task, no thread, no open file."""
 
     async def main() -> None:
         async with opened(server.url(), prefix):
             pass
-        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        before = _open_files()
         tasks, threads = len(asyncio.all_tasks()), threading.active_count()
         for _ in range(10):
             async with opened(server.url(), prefix) as plane:
                 await plane.now()
         assert tasks == len(asyncio.all_tasks())
         assert threads == threading.active_count()
-        if before:
-            assert before == len(os.listdir("/proc/self/fd"))
+        assert before == _open_files()
 
     run(main())
 
@@ -327,7 +336,7 @@ def test_a_fork_is_refused_in_the_child(server: PostgresServer, prefix: str) -> 
                 finally:
                     os.write(write, said)
                     os._exit(0)
-            os.waitpid(pid, 0)
+            os.waitpid(pid, 0)  # noqa: ASYNC222 - the child ends at once
             assert b"fork" in os.read(read, 1000)
             os.close(read)
             os.close(write)

@@ -174,16 +174,16 @@ def test_an_interrupted_migration_is_continued(database: str) -> None:
     settings = _settings(database)
     steps = 0
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop(done: int, total: int) -> None:
         nonlocal steps
         steps += 1
         if steps == 2:
-            raise Stop
+            raise StopError
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run(migrate_v1(settings, on_progress=stop))
     assert V1State.PENDING is run(schema_status(settings)).v1
     with psycopg.connect(database) as connection:

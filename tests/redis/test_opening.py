@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
+import socket
 import subprocess
 import sys
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +116,57 @@ def test_a_url_with_tls_makes_tls_connections() -> None:
         await store.close()
 
     asyncio.run(scenario())
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    words = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=oqron")
+    names = (
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    )
+    subprocess.run([openssl, *words, *names], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_a_server_with_tls_serves(open_planes: Any, tmp_path: Path) -> None:
+    """Commands and the listening connection go over TLS, and the certificate is checked."""
+    certificate, key = _certificate(tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    args = (
+        "--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key),
+        "--tls-ca-cert-file", str(certificate), "--tls-auth-clients", "no",
+    )  # fmt: skip
+
+    async def scenario() -> None:
+        url = f"rediss://127.0.0.1:{port}/0"
+        async with open_planes(f"{url}?ssl_ca_certs={certificate}") as planes:
+            broker = planes.hot.broker
+            waiter = asyncio.ensure_future(broker.wait(["q"], timeout=10.0))
+            await asyncio.sleep(0.1)
+            await broker.publish("q", [Entry("1")])
+            assert await waiter == ["q"]
+        with pytest.raises(UnavailableError):
+            async with open_planes(url, retries=0):
+                pass
+
+    with contextlib.ExitStack() as stack:
+        for binary in servers.redis_binaries().values():
+            with contextlib.suppress(servers.ServerError):
+                stack.enter_context(servers.redis_server(binary=binary, args=args))
+                break
+        else:
+            pytest.skip("no Redis on this machine was built with TLS")
+        asyncio.run(scenario())
 
 
 def test_a_server_that_evicts_is_refused_unless_allowed(

@@ -465,7 +465,7 @@ def test_a_second_stop_hurries() -> None:
 
 
 def test_nothing_is_left_when_a_worker_has_ended() -> None:
-    """No task, no thread; a hundred times."""
+    """No task, no thread, however often."""
 
     async def main() -> None:
         app = memory_app()
@@ -477,8 +477,11 @@ def test_nothing_is_left_when_a_worker_has_ended() -> None:
         async def beat() -> None: ...
 
         async with app:
-            tasks = len(asyncio.all_tasks())
-            for _ in range(30):
+            tasks = 0
+            for turn in range(30):
+                if turn == 1:  # what the storage starts with its first run stays
+                    await asyncio.sleep(0.05)
+                    tasks = len(asyncio.all_tasks())
                 await work.add()
                 async with app.worker(blocked_after=0.5) as worker:
                     await until(lambda: worker.metrics.total("completed"))  # noqa: B023

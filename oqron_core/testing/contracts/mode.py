@@ -990,6 +990,7 @@ class ModeContract(ModeBase):
         run = await self.storage.runs.start("slow", input={"n": 1})
         run.log("info", "working")
         async with self.open() as other:
+            seen: Run | None = None
             for _ in range(200):
                 seen = await other.runs.get(run.id)
                 if seen is not None and seen.logs:

@@ -380,11 +380,12 @@ class QueryContract(Contract):
     async def test_a_malformed_field_name_is_refused(self, name: Any) -> None:
         """Everywhere that a field can be named."""
         plane: DurablePlane = self.durable
-        for query in (
+        queries: tuple[dict[str, Any], ...] = (
             {"where": [(name, "=", 1)]},
             {"order_by": [(name, "asc")]},
             {"fields": [name]},
-        ):
+        )
+        for query in queries:
             with pytest.raises(InvalidValueError):
                 await plane.query(Query(namespace="n", **query))
         if name is not None:

@@ -392,47 +392,29 @@ class Composer:
     # --- statements ---
 
     def _page(self, shape: Shape) -> Statement:
-        table = self._tables[shape.table]
-        value: Column = cast(table.c.value, Text)
-        if shape.fields:
-            value = _only(table.c.value)
-        columns: list[Column] = [
-            table.c.namespace,
-            table.c.id,
-            value,
-            table.c.inserted_at,
-            table.c.expires_at,
-        ]
-        columns += [
-            self._order_value(shape, name).label(f"o{position}")
-            for position, (name, _) in enumerate(shape.order_by)
-        ]
-        statement: Select[Any] = select(*columns).where(
-            *self._conditions(shape), self._alive(shape)
-        )
-        if shape.segment != "all":
+        columns = self._tables[shape.table].c
+        plain = [columns[name] for name in _READ]
+        conditions = [*self._conditions(shape), self._alive(shape)]
+        if shape.segment == "with":
+            # Every number is between these. Said so, the planner counts on the index of
+            # that number, also where it knows nothing of the table.
             number = self._number(shape, shape.order_by[0][0])
-            if shape.segment == "with":
-                # Every number is between these. Said so, the planner counts on the index
-                # of that number, also where it knows nothing of the table.
-                statement = statement.where(number > _infinity("-"), number < _infinity(""))
-            else:
-                statement = statement.where(number.is_(None))
+            conditions += [number > _infinity("-"), number < _infinity("")]
+        elif shape.segment == "without":
+            conditions.append(self._number(shape, shape.order_by[0][0]).is_(None))
         ranks = self._ranks(shape)
         if shape.after:
-            statement = statement.where(self._after(ranks))
+            conditions.append(self._after(ranks))
+        statement: Select[Any] = select(*plain).where(*conditions)
         if shape.segment == "with":
             statement = _in_index_order(statement, ranks)
+            found: Any = statement.subquery("found").c
         else:
             order = [_directed(part.expression, part) for part in ranks]
             statement = statement.order_by(*order).limit(_bound("limit", BigInteger))
-        return Statement.of(statement)
-
-    def _order_value(self, shape: Shape, name: str) -> Column:
-        table = self._tables[shape.table]
-        if name in _TEXTS or name in _NUMBERS:
-            return cast(func.to_jsonb(table.c[name]), Text)
-        return cast(self._field(shape, name), Text)
+            return Statement.of(statement.with_only_columns(*_shown(shape, columns)))
+        # Values are made text outside: only for the rows that are left.
+        return Statement.of(select(*_shown(shape, found)))
 
     def _count(self, shape: Shape, by: str | None) -> Statement:
         conditions = [*self._conditions(shape), self._alive(shape)]
@@ -519,6 +501,28 @@ class Composer:
             params[f"{bind}_number"] = _document(value) if is_number else "0"
             params[f"{bind}_text"] = value if type(value) is str else ""
         return params
+
+
+_READ: Final = ("namespace", "id", "value", "inserted_at", "expires_at")
+
+
+def _shown(shape: Shape, columns: Any) -> list[Column]:
+    """Give what a page shows of a row, and what the cursor needs of it."""
+    value = _only(columns.value) if shape.fields else cast(columns.value, Text)
+    shown: list[Column] = [
+        columns.namespace,
+        columns.id,
+        value,
+        columns.inserted_at,
+        columns.expires_at,
+    ]
+    for position, (name, _) in enumerate(shape.order_by):
+        if name in _TEXTS or name in _NUMBERS:
+            field: Column = func.to_jsonb(columns[name])
+        else:
+            field = columns.value.op("->", return_type=JSONB())(_key(name))
+        shown.append(cast(field, Text).label(f"o{position}"))
+    return shown
 
 
 def _directed(expression: Column, part: _Rank) -> Column:

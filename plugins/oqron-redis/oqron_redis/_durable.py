@@ -12,7 +12,6 @@ from oqron_core.exceptions import ConflictError, InvalidValueError
 from oqron_core.planes import (
     MISSING,
     Capabilities,
-    Delete,
     Durability,
     DurablePlane,
     Health,
@@ -45,7 +44,7 @@ __all__ = ["RedisDurablePlane", "open_durable_plane"]
 _STEP: Final = 250
 _STEP_BYTES: Final = 1024 * 1024
 _MAX_ATOMIC: Final = 10_000
-_READ_STEP: Final = 250
+_READ_STEP: Final = 100
 _TRIES: Final = 20
 _SMALL: Final = 20
 _SMALL_BYTES: Final = 64 * 1024
@@ -122,9 +121,12 @@ class RedisDurablePlane(DurablePlane):
             raise InvalidValueError("writes", reason)
         if not items:
             return []
-        guarded = [index for index, item in enumerate(items) if _guards_container(item.write)]
+        guarded = [index for index, item in enumerate(items) if item.guarded]
         if guarded:
             return await self._write_guarded(items, guarded, atomic, wanted)
+        if not atomic and _is_small(items):
+            joined: list[WriteResult] = await self._join(items, wanted)
+            return joined
         return await self._apply(items, atomic, wanted)
 
     async def _apply(
@@ -134,9 +136,6 @@ class RedisDurablePlane(DurablePlane):
         wanted: Returning,
     ) -> list[WriteResult]:
         nothing = self._session.keys.durable_nothing
-        if not atomic and len(items) <= _SMALL and sum(item.size for item in items) < _SMALL_BYTES:
-            joined: list[WriteResult] = await self._join(items, wanted)
-            return joined
         batches = [
             Batch(self._encoder, step, wanted) for step in ([items] if atomic else _steps(items))
         ]
@@ -266,17 +265,8 @@ def _record(namespace: str, id_: str, flat: list[bytes]) -> Record:
     return record_from(namespace, id_, texts.pop(META), texts)
 
 
-def _guards_container(write: Write) -> bool:
-    kind = type(write)
-    if kind is not Patch and kind is not Delete:
-        return False
-    expect = write.expect  # type: ignore[union-attr]  # one of the two, as just tested
-    for value in expect.values():
-        if isinstance(value, (list, dict)):
-            return True
-        if type(value) is Json and value.data[:1] in {b"[", b"{"}:
-            return True
-    return False
+def _is_small(items: Sequence[Item]) -> bool:
+    return len(items) <= _SMALL and sum([item.size for item in items]) < _SMALL_BYTES
 
 
 def _expect_texts(item: Item, stored: Sequence[bytes | None]) -> bool:

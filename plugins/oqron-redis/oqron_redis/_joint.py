@@ -74,6 +74,7 @@ class Joint(Generic[_T]):
             error = asyncio.CancelledError()
         else:
             error = call.exception()
+        results: Sequence[Any] = ()
         if error is None:
             try:
                 results = self._split(self._items, call.result())

@@ -16,6 +16,7 @@ from oqron_core.planes import (
     encode,
     seconds,
 )
+from oqron_redis._records import names_of, texts_of
 from oqron_redis._session import Session, chunks, flags
 
 
@@ -72,10 +73,9 @@ class RedisLiveRuns(LiveRuns):
             len(change.logs),
             len(change.timeline),
         ]
-        for name, value in change.fields.items():
-            encode(name, "fields")
-            text = encode(value, f"fields.{name}", max_bytes=limit).data
-            words += (name.encode(), text)
+        names = names_of(tuple(change.fields))
+        for pair in zip(names, texts_of(change.fields, "fields", limit), strict=True):
+            words += pair
         for name, entries in zip(_LISTS, (change.logs, change.timeline), strict=True):
             words += [
                 encode(entry, f"{name}[{index}]", max_bytes=limit).data

@@ -45,6 +45,7 @@ from oqron_redis._writes import Encoder
 __all__ = ["Reader"]
 
 _STEP: Final = 250
+_WHOLE_STEP: Final = 100
 _MIN_STEP: Final = 20
 _COLUMNS: Final = frozenset({"id", "namespace", "inserted_at", "expires_at"})
 _ORDERED: Final = frozenset({"<", "<=", ">", ">="})
@@ -471,7 +472,7 @@ class Reader:
         if fields is not None:
             head = (int(expired), len(fields), *fields)
         calls = []
-        for step in chunks(ids, _STEP):
+        for step in chunks(ids, _STEP if fields is not None else _WHOLE_STEP):
             places = [prefix + id_.encode() for id_ in step]
             calls.append(self._session.run("read", places, head, again=True))
         answers = await self._session.gather(calls)

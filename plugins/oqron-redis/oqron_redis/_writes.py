@@ -20,6 +20,7 @@ from oqron_core.taxonomy import RecordKind, classify_namespace
 from oqron_redis._keys import Keys
 from oqron_redis._records import (
     META,
+    Fields,
     indexes_of,
     names_of,
     pairs,
@@ -33,6 +34,8 @@ __all__ = ["Batch", "Encoder", "Returning"]
 Returning: TypeAlias = tuple[str, ...] | None
 
 _MAX_ARGUMENTS: Final = 1_000_000
+_CONTAINERS: Final = (b"[", b"{")
+_NO_FIELDS: Final = Fields({}, "")
 
 
 @final
@@ -58,14 +61,25 @@ class _Space:
 
 @final
 class Item:
-    """One write, encoded."""
+    """
+    One write, encoded.
 
-    __slots__ = ("arguments", "group", "key", "size", "write")
+    Attributes:
+        guarded: Whether it is guarded by a list or an object.
+    """
+
+    __slots__ = ("arguments", "group", "guarded", "key", "size", "write")
 
     def __init__(
-        self, write: Write, key: bytes, group: tuple[Any, ...], arguments: list[bytes]
+        self,
+        write: Write,
+        key: bytes,
+        group: tuple[Any, ...],
+        arguments: list[bytes],
+        guards: Sequence[bytes] = (),
     ) -> None:
         self.write = write
+        self.guarded = any(text[:1] in _CONTAINERS for text in guards)
         self.key = key
         self.group = group
         self.arguments = arguments
@@ -110,7 +124,8 @@ class Encoder:
         if kind is Delete:
             expect = write.expect  # type: ignore[union-attr]  # a Delete, as just tested
             group = (b"D", write.namespace, names_of(tuple(expect)))
-            return Item(write, key, group, self._guards(expect))
+            guards = self._guards(expect)
+            return Item(write, key, group, guards, guards)
         if kind is not Insert and kind is not Put:
             reason = f"must be Put, Insert, Patch or Delete, not {kind.__name__}"
             raise InvalidValueError("writes", reason)
@@ -141,14 +156,15 @@ class Encoder:
         expires = write.expires_at
         arguments = [b"k" if expires is KEEP else b"" if expires is None else b"%d" % expires]
         limit = self._limit
-        arguments += self._guards(write.expect)
+        guards = self._guards(write.expect)
+        arguments += guards
         arguments += texts_of(write.set, "set", limit)
         if write.increment:
             arguments += [b"%d" % by for by in write.increment.values()]
         if write.append:
             lists = {name: list(items) for name, items in write.append.items()}
             arguments += [text[1:-1] for text in texts_of(lists, "append", limit)]
-        return Item(write, key, group, arguments)
+        return Item(write, key, group, arguments, guards)
 
     def _guards(self, expect: Mapping[str, Any]) -> list[bytes]:
         # A list or object is compared by the text that is stored: the plane puts the
@@ -243,14 +259,11 @@ class Batch:
 
     def _as_sent(self, item: Item, now: int) -> Record:
         wanted = self._returning
-        write = item.write
-        texts: dict[bytes, Any] = {}
-        if wanted is None:
+        write: Any = item.write
+        fields = _NO_FIELDS
+        if wanted is None or wanted:
             texts = dict(zip(item.group[2], item.arguments[1:], strict=True))
-        elif wanted:
-            sent = dict(zip(item.group[2], item.arguments[1:], strict=True))
-            texts = {name: sent[name] for name in wanted if name in sent}
-        meta = b"%d" % now
-        if item.arguments[0] != b"":
-            meta += b":" + item.arguments[0]
-        return record_from(write.namespace, write.id, meta, texts)
+            if wanted is not None:
+                texts = {name: texts[name] for name in wanted if name in texts}
+            fields = Fields(texts, f"{write.namespace}/{write.id}")
+        return Record.lazy(write.namespace, write.id, fields, now, write.expires_at)

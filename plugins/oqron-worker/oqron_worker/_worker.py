@@ -116,7 +116,11 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop` is called; then drain."""
         async with self:
-            await self._stop.wait()
+            await self.stopped()
+
+    async def stopped(self) -> None:
+        """Return when `stop` was called."""
+        await self._stop.wait()
 
     def stop(self, *, hurry: bool = False) -> None:
         """
@@ -274,6 +278,8 @@ class Worker:
             await self._idle(_LAST_WORD, hurried=False)
             await self._abandon()
         await self._shop.settler.drain()
+        for webhook in self.app.webhooks.values():
+            await webhook.close()
         await self._end()
 
     async def _idle(self, seconds: float, *, hurried: bool) -> bool:

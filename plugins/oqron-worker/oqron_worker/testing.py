@@ -89,6 +89,8 @@ class AppTester:
             self._metrics = Metrics()
             self._shop = Shop(self.app, ThreadPool(8), ProcessPool(1))
             stack.callback(self._shop.close)
+            for webhook in self.app.webhooks.values():
+                stack.push_async_callback(webhook.close)
             self._standalone = Standalone(self.app, self._shop, self._metrics)
             self._ticker = Ticker(self.app, self._standalone.start)
             self._dependents = Dependents(storage)

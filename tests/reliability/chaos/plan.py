@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 
 from contextlib import AbstractAsyncContextManager
@@ -86,3 +87,12 @@ class Plan:
     def file(self, name: str) -> Path:
         """Give the path of a ledger."""
         return Path(self.folder, f"{name}.jsonl")
+
+    def log_to(self, name: str) -> None:
+        """Send what this process logs to a file of its own."""
+        logging.basicConfig(
+            filename=self.file(name).with_suffix(".log"),
+            level=logging.WARNING,
+            format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+            datefmt="%H:%M:%S",
+        )

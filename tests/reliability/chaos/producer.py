@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import datetime
+import datetime as dt
 import itertools
 import random
 import sys
@@ -17,12 +17,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from chaos.ledger import Ledger  # noqa: E402 - the line above makes it findable
-from chaos.plan import QUEUES, Plan  # noqa: E402 - likewise
-
-from oqron_core import Backoff, JobSpec  # noqa: E402 - likewise
-from oqron_core.exceptions import StorageError  # noqa: E402 - likewise
-from oqron_core.storage import Storage  # noqa: E402 - likewise
+from chaos.ledger import Ledger
+from chaos.plan import QUEUES, Plan
+from oqron_core import Backoff, JobSpec
+from oqron_core.exceptions import StorageError
+from oqron_core.storage import Storage
 
 
 _TICK = 0.05
@@ -44,7 +43,7 @@ def gaps(plan: Plan, chance: random.Random) -> Iterator[float]:
 def _real_gaps(path: Path) -> list[float]:
     with path.open(newline="", encoding="utf-8") as file:
         stamps = [row["TIMESTAMP"][:26] for row in csv.DictReader(file)]
-    times = [datetime.datetime.fromisoformat(stamp).timestamp() for stamp in stamps]
+    times = [dt.datetime.fromisoformat(stamp).timestamp() for stamp in stamps]
     return [max(0.0, b - a) for a, b in itertools.pairwise(sorted(times))]
 
 
@@ -131,6 +130,7 @@ def _parts(batch: list[JobSpec], chance: random.Random) -> Iterator[list[JobSpec
 async def main(life: str, until: float) -> None:
     """Open, and produce until the time is over."""
     plan = Plan.given()
+    plan.log_to(f"producer-{life}")
     while True:
         try:
             async with plan.open() as storage:

@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -47,10 +48,15 @@ class Proxy:
     Args:
         target: The port of the server.
         chance: Picks the connections.
+
+    Attributes:
+        port: Where it listens.
+        on_cut: Called with how, when a connection is really cut.
     """
 
     def __init__(self, target: int, chance: random.Random) -> None:
         self.port = 0
+        self.on_cut: Callable[[str], object] = len
         self._target = target
         self._chance = chance
         self._links: set[_Link] = set()
@@ -68,16 +74,16 @@ class Proxy:
         for link in [*self._links]:
             link.end()
 
-    def cut(self, how: str) -> bool:
-        """Cut one connection, the next time that it gets there; False where none is."""
+    def cut(self, how: str) -> None:
+        """Cut one connection, the next time that it gets there."""
         links = [link for link in self._links if not link.cut]
         if not links:
-            return False
+            return
         link = self._chance.choice(links)
         link.cut = how
         if how == "at rest":
+            self.on_cut(how)
             link.end()
-        return True
 
     def delay(self, seconds: float) -> bool:
         """Hold the next answer of one connection back; False where none is."""
@@ -105,12 +111,11 @@ class Proxy:
                 pump.cancel()
         finally:
             self._links.discard(link)
-            link.end() if link.cut else self._part(link)
-
-    @staticmethod
-    def _part(link: _Link) -> None:
-        link.client.close()
-        link.server.close()
+            if link.cut:
+                link.end()
+            else:
+                link.client.close()
+                link.server.close()
 
     async def _pump(
         self,
@@ -123,8 +128,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 if link.cut == "no answer" and answers:
+                    self.on_cut(link.cut)
                     return
                 if link.cut == ("half an answer" if answers else "half a request"):
+                    self.on_cut(link.cut)
                     writer.write(data[: len(data) // 2])
                     await writer.drain()
                     # Let the half arrive before the reset overtakes it.

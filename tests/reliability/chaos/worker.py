@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import signal
 import sys
@@ -15,12 +14,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from chaos.ledger import Ledger, now  # noqa: E402 - the line above makes it findable
-from chaos.plan import QUEUES, Plan  # noqa: E402 - likewise
-
-from oqron_core.exceptions import LeaseLostError, StorageError  # noqa: E402 - likewise
-from oqron_core.protocol.claims import Claim  # noqa: E402 - likewise
-from oqron_core.storage import Storage  # noqa: E402 - likewise
+from chaos.ledger import Ledger, now
+from chaos.plan import QUEUES, Plan
+from oqron_core.exceptions import LeaseLostError, StorageError
+from oqron_core.protocol.claims import Claim
+from oqron_core.storage import Storage
 
 
 class Worker:
@@ -32,7 +30,6 @@ class Worker:
         self.storage = storage
         self.ledger = ledger
         self.chance = random.Random(f"{plan.seed}-{name}")
-        self.slots = asyncio.Semaphore(plan.slots)
         self.tasks: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()
 
@@ -53,9 +50,10 @@ class Worker:
 
     async def _claim_from(self, queue: str) -> None:
         while True:
-            await self.slots.acquire()
-            self.slots.release()
-            free = max(1, self.plan.slots - len(self.tasks))
+            free = self.plan.slots - len(self.tasks)
+            if free <= 0:
+                await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
+                continue
             asked = now()
             try:
                 claims = await self.storage.jobs.claim(
@@ -87,16 +85,15 @@ class Worker:
                 task.add_done_callback(self.tasks.discard)
 
     async def _work(self, queue: str, claim: Claim, asked: float) -> None:
-        async with self.slots:
-            renewing = asyncio.create_task(self._renew(queue, claim, asked))
-            try:
-                how, delay = await self._handle(claim)
-            except asyncio.CancelledError:
-                how, delay = "release", 0.0
-            finally:
-                renewing.cancel()
-            self.ledger.put("end", q=queue, j=claim.id, k=claim.lease.token, how=how)
-            await self._settle(queue, claim, how, delay)
+        renewing = asyncio.create_task(self._renew(queue, claim, asked))
+        try:
+            how, delay = await self._handle(claim)
+        except asyncio.CancelledError:
+            how, delay = "release", 0.0
+        finally:
+            renewing.cancel()
+        self.ledger.put("end", q=queue, j=claim.id, k=claim.lease.token, how=how)
+        await self._settle(queue, claim, how, delay)
 
     async def _handle(self, claim: Claim) -> tuple[str, float]:
         """Do the work; gives how it ended, and the delay before the next try."""
@@ -150,7 +147,7 @@ class Worker:
 async def main(name: str) -> None:
     """Open, work until SIGTERM, close, and say what could not be written."""
     plan = Plan.given()
-    logging.basicConfig(filename=plan.file(name).with_suffix(".log"), level=logging.WARNING)
+    plan.log_to(name)
     ledger = Ledger(plan.file(name))
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

@@ -1,0 +1,82 @@
+"""Modes with servers, dying at a sample of their crash points, or at all of them."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from contextlib import AbstractAsyncContextManager
+from typing import ClassVar
+
+import attrs
+import pytest
+
+from fix_modes import MemoryPostgres, Redis, RedisPostgres, depth, seed
+
+from oqron_core.storage import Storage
+from oqron_core.testing.contracts.base import fresh_scope
+from oqron_core.testing.contracts.mode import ModeBase
+from oqron_core.testing.crashpoints import SCENARIOS, CrashPoint, Explorer, Scenario, World
+from oqron_core.testing.faults import Faults
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SAMPLE = depth(4)
+ALL = os.environ.get("OQRON_TEST_CRASH_POINTS") == "all"
+
+
+@attrs.define
+class Sampler(Explorer):
+    """Tries some points of a scenario, always the same ones for a seed."""
+
+    async def points(self, scenario: Scenario) -> list[CrashPoint]:
+        """Give a sample; all of them where that was asked for."""
+        # Not super(): attrs makes the class anew, and loses that reference.
+        points = await Explorer.points(self, scenario)
+        if ALL or len(points) <= SAMPLE:
+            return points
+        return random.Random(f"{seed()}-{scenario.name}").sample(points, SAMPLE)
+
+
+class Crashes(ModeBase):
+    """What must hold wherever a process dies or a plane does not answer."""
+
+    __test__ = False
+    hang_after: ClassVar[float] = 290.0
+
+    def world(self) -> World:
+        """Make an empty scope."""
+        scope = fresh_scope("crash")
+
+        def open_world(faults: Faults | None) -> AbstractAsyncContextManager[Storage]:
+            return self.open(faults, project=scope.project, close_timeout=2.0)
+
+        return World(open_world, self.elapse)
+
+    @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+    async def test_crash_points_leave_the_invariants_whole(self, scenario: Scenario) -> None:
+        """Died before, died after, refused, or done with the answer lost."""
+        tried = await Sampler(self.world, parallel=8, patience=120.0).explore(scenario)
+
+        assert tried >= 4
+
+
+class TestRedisCrashes(Redis, Crashes):
+    """Redis is the truth."""
+
+    __test__ = True
+    mode = "redis"
+
+
+class TestRedisPostgresCrashes(RedisPostgres, Crashes):
+    """Two servers that fail apart."""
+
+    __test__ = True
+    mode = "redis-postgres"
+
+
+class TestMemoryPostgresCrashes(MemoryPostgres, Crashes):
+    """The hot plane goes with the process in reality; here it outlives it."""
+
+    __test__ = True
