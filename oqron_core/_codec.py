@@ -33,6 +33,7 @@ __all__ = [
     "encode",
     "encode_fields",
     "encode_object",
+    "encode_stored",
     "portable_text",
     "portable_value",
     "shown",
@@ -231,6 +232,15 @@ def encode(
         )
         raise InvalidValueError(path, reason)
     return value if type(value) is Json else Json(data)
+
+
+def encode_stored(value: Any) -> Json:
+    """
+    Encode what came out of a store, which was checked when it went in.
+
+    What core wraps around a payload may nest it a little deeper than a payload may.
+    """
+    return Json(_dumps(value))
 
 
 def _encode(value: Any, path: str) -> bytes:

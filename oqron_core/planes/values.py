@@ -18,6 +18,7 @@ from oqron_core._codec import (
     decode,
     decode_fields,
     encode,
+    encode_stored,
 )
 from oqron_core._names import check_name, check_namespace
 from oqron_core.exceptions import InvalidValueError
@@ -341,8 +342,8 @@ class Record:
             found = self._raw.get(name)
             if type(found) is Json:
                 return found
-            return encode(found, name, max_bytes=None)
-        return encode(self.value.get(name), name, max_bytes=None)
+            return encode_stored(found)
+        return encode_stored(self.value.get(name))
 
     def raw_fields(self) -> dict[str, Any]:
         """

@@ -33,7 +33,7 @@ __all__ = ["Recorder", "merged"]
 log = logging.getLogger("oqron.runs")
 
 _BATCH: Final = 1000
-_TOUCH_EVERY: Final = 10.0
+_TOUCH_MOST: Final = 10.0
 
 
 class Recorder:
@@ -83,6 +83,8 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._touched_at = 0.0
+        # Often enough that a lost sign or two does not make a living run look dead.
+        self._touch_every = min(_TOUCH_MOST, settings.stale_after / 4)
         self._closing = False
 
     # --- handles ---
@@ -203,7 +205,7 @@ class Recorder:
         elif self._young:
             delay = self.settings.durable_after
         elif self._handles:
-            delay = _TOUCH_EVERY
+            delay = self._touch_every
         else:
             return
         self._timer = self._loop.call_later(delay, self._ring)
@@ -341,7 +343,7 @@ class Recorder:
             self._dirty.pop(handle.id, None)
 
     def _signs_of_life(self) -> list[LiveChange]:
-        if self._loop is None or self._loop.time() - self._touched_at < _TOUCH_EVERY:
+        if self._loop is None or self._loop.time() - self._touched_at < self._touch_every:
             return []
         self._touched_at = self._loop.time()
         return [

@@ -186,3 +186,24 @@ def test_waiters_wake_from_another_connection(
             silent.cancel()
 
     asyncio.run(scenario())
+
+
+def test_a_large_batch_leaves_room_for_small_calls(
+    open_planes: Any, own_redis: RedisServer
+) -> None:
+    """Calls of others are answered between its steps, not behind it."""
+
+    async def scenario() -> None:
+        async with open_planes(own_redis.url) as planes:
+            durable = planes.durable
+            batch = [Put("n", str(n), {"n": n}) for n in range(20_000)]
+            large = asyncio.ensure_future(durable.write(batch, returning=()))
+            while await durable.get("n", ["0"]) == [None]:
+                pass
+            assert not large.done()
+            for n in range(20):
+                assert await durable.get("other", [str(n)]) == [None]
+            assert not large.done()
+            assert all(await large)
+
+    asyncio.run(scenario())

@@ -1025,7 +1025,11 @@ class ModeContract(ModeBase):
             async with self.open(runs={"stale_after": 1.0}) as leader:
                 living.progress(1)
                 for _ in range(200):
-                    if living.id in await leader.hot.live.active():
+                    # It has to show life again: its writer does so far less often.
+                    live = leader.hot.live
+                    if living.id in await live.active() and living.id not in await live.stale(
+                        older_than=0.5
+                    ):
                         break
                     await asyncio.sleep(0.05)
                 await leader.maintenance.close_stale_runs()

@@ -92,11 +92,10 @@ class RedisDurablePlane(DurablePlane):
         if not ids:
             return []
         prefix = self._session.keys.records(namespace)
-        calls = []
-        for step in chunks(ids, _READ_STEP):
-            places = [prefix + id_.encode() for id_ in step]
-            calls.append(self._session.run("read", places, (0, -1), again=True))
-        answers = await self._session.gather(calls)
+        calls = [
+            ([prefix + id_.encode() for id_ in step], (0, -1)) for step in chunks(ids, _READ_STEP)
+        ]
+        answers = await self._session.run_all("read", calls, again=True)
         found = [flat for answer in answers for flat in answer]
         return [
             None if not flat else _record(namespace, id_, flat)
@@ -141,15 +140,10 @@ class RedisDurablePlane(DurablePlane):
         ]
         # All are encoded before any is sent, so a refusal comes before any write.
         calls = [batch.call(nothing, atomic=atomic) for batch in batches]
-        run = self._session.run
-        if len(calls) > 1 and len({item.key for item in items}) < len(items):
-            # A script that the server has forgotten is sent once more, behind others:
-            # steps that touch one record wait for each other.
-            answers = [await run("write", keys, arguments) for keys, arguments in calls]
-        else:
-            answers = await self._session.gather(
-                [run("write", keys, arguments) for keys, arguments in calls]
-            )
+        # A script that the server has forgotten is sent once more, behind others: steps
+        # that touch one record wait for each other.
+        repeats = len(calls) > 1 and len({item.key for item in items}) < len(items)
+        answers = await self._session.run_all("write", calls, at_once=1 if repeats else 8)
         if atomic and answers[0][0] == b"-1":
             raise _conflict(items, int(answers[0][1]))
         if len(batches) == 1:

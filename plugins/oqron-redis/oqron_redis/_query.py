@@ -471,11 +471,9 @@ class Reader:
         head: tuple[bytes | int, ...] = (int(expired), -1)
         if fields is not None:
             head = (int(expired), len(fields), *fields)
-        calls = []
-        for step in chunks(ids, _STEP if fields is not None else _WHOLE_STEP):
-            places = [prefix + id_.encode() for id_ in step]
-            calls.append(self._session.run("read", places, head, again=True))
-        answers = await self._session.gather(calls)
+        size = _STEP if fields is not None else _WHOLE_STEP
+        calls = [([prefix + id_.encode() for id_ in step], head) for step in chunks(ids, size)]
+        answers = await self._session.run_all("read", calls, again=True)
         flat = [reply for answer in answers for reply in answer]
         return [
             _row(namespace, id_, reply, fields) if reply else None if reply is None else False

@@ -107,6 +107,26 @@ class Session:
                 raise answer
         return answers
 
+    async def run_all(
+        self,
+        name: str,
+        calls: Sequence[tuple[Sequence[bytes], Sequence[bytes | int]]],
+        *,
+        again: bool = False,
+        at_once: int = 8,
+    ) -> list[Any]:
+        """
+        Run a script for each pair of keys and arguments, a few at a time.
+
+        A large batch leaves room for the calls of others between its steps.
+        """
+        answers: list[Any] = []
+        for wave in chunks(calls, at_once):
+            answers += await self.gather(
+                [self.run(name, keys, arguments, again=again) for keys, arguments in wave]
+            )
+        return answers
+
     async def now(self) -> int:
         """Read the clock of the server."""
         key = self.keys.active
