@@ -64,7 +64,11 @@ from oqron_core.planes import (
     TokenBucket,
 )
 from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.holding import HeldLease
+from oqron_core.protocol.pauses import Behaviour
+from oqron_core.protocol.pointers import Move
 from oqron_core.protocol.run_handle import RunHandle
+from oqron_core.services.breakers import BreakerPolicy
 from oqron_core.storage import Storage, open_storage
 from oqron_core.taxonomy import RecordKind, Table, classify_namespace, table_for_kind
 
@@ -75,7 +79,9 @@ __all__ = [
     "Backend",
     "BackendNotFoundError",
     "Backoff",
+    "Behaviour",
     "BlockingCallError",
+    "BreakerPolicy",
     "Capabilities",
     "CapabilityError",
     "CatchUp",
@@ -93,6 +99,7 @@ __all__ = [
     "Entry",
     "FixedWindow",
     "Group",
+    "HeldLease",
     "HotPlane",
     "Insert",
     "InvalidValueError",
@@ -103,6 +110,7 @@ __all__ = [
     "LeaseLostError",
     "Message",
     "Mode",
+    "Move",
     "OqronError",
     "Page",
     "Patch",

@@ -857,7 +857,8 @@ class SyncJobs:
         """
         Renew the leases in the background while the context is open.
 
-        A renewal that fails is tried again; a claim whose lease is lost is
+        A renewal that fails or is refused is tried again until the lease has lapsed:
+        a hot plane that was lost is rebuilt with the same leases. Then the claim is
         marked ``lost`` and not renewed any more, nor is one that is settled.
 
         Args:
@@ -971,6 +972,34 @@ class SyncJobs:
             UnavailableError: The durable plane did not answer.
         """
         return self._portal.call(self._service.cancel, queue, id)
+
+    def reschedule(
+        self,
+        queue: str,
+        id: str,
+        *,
+        delay: float | None = None,
+        run_at: int | None = None,
+    ) -> bool:
+        """
+        Change when a job that waits may be claimed; without a time, at once.
+
+        It keeps its place in the order.
+
+        Args:
+            queue: The queue.
+            id: The job.
+            delay: Seconds from now.
+            run_at: An instant in milliseconds since the epoch; not with *delay*.
+
+        Returns:
+            False where there is no such job, or it is not waiting or delayed.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer.
+        """
+        return self._portal.call(self._service.reschedule, queue, id, delay=delay, run_at=run_at)
 
     def query(
         self,
@@ -2159,6 +2188,20 @@ class SyncTopics:
             worker=worker,
             wait=wait,
         )
+
+    def wait(self, topic: str, group: str, *, timeout: float) -> bool:
+        """
+        Sleep until a group may have something to claim. Takes nothing.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            timeout: Seconds, >= 0.
+
+        Returns:
+            False when the time is over.
+        """
+        return self._portal.call(self._service.wait, topic, group, timeout=timeout)
 
     def complete(self, claim: Claim, output: Any = None) -> None:
         """End a delivery as done; as `Jobs.complete`."""

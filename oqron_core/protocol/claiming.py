@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -278,7 +279,7 @@ class Claiming:
             came_from="waiting",
             reason="claimed",
         )
-        claim = Claim(record, lease, run, attempt)
+        claim = Claim(record, lease, run, attempt, time.monotonic() + batch.ms / 1000)
         if batch.lanes is not None:
             claim.then = batch.lanes.follow
         self._claims.remember(claim)

@@ -36,6 +36,7 @@ class Claim:
         "_job",
         "attempt",
         "cancelled",
+        "deadline",
         "lease",
         "lost",
         "message",
@@ -45,16 +46,20 @@ class Claim:
         "then",
     )
 
-    def __init__(self, record: Record, lease: Lease, run: RunHandle, attempt: int) -> None:
+    def __init__(
+        self, record: Record, lease: Lease, run: RunHandle, attempt: int, deadline: float
+    ) -> None:
         self.record = record
         self.lease = lease
         self.run = run
         self.attempt = attempt
         self.message: Message | None = None
+        self.deadline = deadline
+        """When the lease lapses by the local monotonic clock, unless renewed."""
         self.cancelled = False
         """Whether someone called the job off; known as soon as the signal arrives."""
         self.lost = False
-        """Whether a renewal found that the lease is lost."""
+        """Whether the lease is lost: it could not be renewed until it had lapsed."""
         self.settled = False
         """Whether it was completed, failed or released."""
         self.then: Callable[[Claim], Awaitable[None]] | None = None

@@ -65,6 +65,14 @@ class Coalescer(Generic[T, R]):
             waiting = self._trailing if self._task is None else {self._task, *self._trailing}
             await asyncio.wait(waiting)
 
+    async def close(self) -> None:
+        """Stop at once; who still waits is cancelled, what was sent may be done."""
+        tasks = [*self._trailing, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     async def _run(self) -> None:
         try:
             while self._pending:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from oqron_core._codec import decode_fields
 from oqron_core.exceptions import ConflictError, StorageError
 from oqron_core.models._wire import structure
-from oqron_core.models.job import Job
+from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.values import Entry, Insert, Patch, Record, Write
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import CANCELS, Claims
@@ -72,6 +72,26 @@ class Ending:
                 await session.hot.signals.publish(CANCELS, message)
         except StorageError as error:
             log.debug("the claimer will drop the cancelled job: %s", error)
+
+    async def reschedule(self, queue: str, job_id: str, spec: JobSpec) -> bool:
+        """Give a waiting job another due time; False where it does not wait."""
+        session = self._session
+        for _ in range(_READS):
+            now = await session.durable_time.now()
+            record = (await session.durable.get(JOB + queue, [job_id]))[0]
+            if record is None or record.field("status") not in {"waiting", "delayed"}:
+                return False
+            patch = transitions.rescheduled(record, spec, queue=queue, now=now)
+            if await session.write(patch):
+                run_at = patch.set["runAt"]
+                due = None
+                if run_at is not None:
+                    due = run_at - now + await session.hot_time.now()
+                entry = Entry(broker_id(queue, job_id), record.field("priority") or 0, due)
+                await session.publish(queue, entry)
+                return True
+        msg = f"job {job_id!r} changed under {_READS} tries to reschedule it; try again"
+        raise ConflictError(msg)
 
     async def requeue(self, queue: str, job_id: str) -> Job | None:
         """Turn a dead letter into a fresh job; None where there is none."""

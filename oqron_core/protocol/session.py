@@ -193,7 +193,7 @@ class Session:
         """Publish one, in a shared flush; False where the hot plane did not answer."""
         try:
             await self._publishes.submit((queue, entry))
-        except StorageError as error:
+        except (StorageError, ClosedError) as error:
             log.warning("published later by maintenance: %s", error)
             return False
         return True
@@ -202,7 +202,7 @@ class Session:
         """Publish a batch; False where the hot plane did not answer."""
         try:
             await self.hot.broker.publish(queue, entries)
-        except StorageError as error:
+        except (StorageError, ClosedError) as error:
             log.warning("%d jobs published later by maintenance: %s", len(entries), error)
             return False
         return True
@@ -223,7 +223,7 @@ class Session:
         """
         try:
             return await self._acks.submit(lease)
-        except StorageError as error:
+        except (StorageError, ClosedError) as error:
             log.debug("the lease of a finished job will lapse: %s", error)
             return False
 
@@ -231,7 +231,7 @@ class Session:
         """Acknowledge a batch; as `ack`."""
         try:
             await self._ack(leases)
-        except StorageError as error:
+        except (StorageError, ClosedError) as error:
             log.debug("%d leases of finished jobs will lapse: %s", len(leases), error)
 
     async def _ack(self, leases: Sequence[Lease]) -> Sequence[bool]:
@@ -255,7 +255,7 @@ class Session:
         """Give leases back; where the hot plane does not answer, they lapse."""
         try:
             await self.hot.broker.nack(leases, delay=delay, priority=priority)
-        except StorageError as error:
+        except (StorageError, ClosedError) as error:
             log.debug("%d leases will lapse: %s", len(leases), error)
 
     # --- life ---
@@ -290,6 +290,8 @@ class Session:
         except TimeoutError:
             log.warning("closing left writes unanswered")
         self._closed = True
+        for flushes in (self._settles, self._writes, self._acks, self._publishes):
+            await flushes.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -39,15 +40,24 @@ class Settling:
         self._session = session
 
     async def renew(self, claims: Sequence[Claim], *, lease_for: float) -> list[bool]:
-        """Renew leases; what is lost is marked on the claim."""
+        """
+        Renew leases; what is lost is marked on the claim.
+
+        A refusal alone is no loss: where the hot plane was lost, the rebuild puts
+        the lease back with the same token, and the next renewal succeeds. It is one
+        when the lease has lapsed meanwhile.
+        """
         lease_ms(lease_for)
         if not claims:
             return []
+        now = time.monotonic()
         answers = await self._session.hot.broker.renew(
             [claim.lease for claim in claims], lease_for=lease_for
         )
         for claim, kept in zip(claims, answers, strict=True):
-            if not kept and not claim.settled:
+            if kept:
+                claim.deadline = now + lease_for
+            elif not claim.settled and now >= claim.deadline:
                 claim.lost = True
         return list(answers)
 

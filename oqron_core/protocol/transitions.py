@@ -40,9 +40,11 @@ __all__ = [
     "cancelled",
     "completed",
     "dead",
+    "due_at",
     "new_job",
     "released",
     "requeued",
+    "rescheduled",
     "retried",
     "shows",
     "started",
@@ -85,7 +87,19 @@ def _check_max_attempts(value: object) -> int:
     return value
 
 
-def _due(spec: JobSpec, now: int) -> int | None:
+def rescheduled(record: Record, spec: JobSpec, *, queue: str, now: int) -> Patch:
+    """Build another due time for a job that waits, guarded by what was read."""
+    due = due_at(spec, now)
+    delayed = due is not None and due > now
+    return Patch(
+        JOB + queue,
+        record.id,
+        set={"status": "delayed" if delayed else "waiting", "runAt": due if delayed else None},
+        expect={"status": record.field("status"), "leaseToken": record.field("leaseToken")},
+    )
+
+
+def due_at(spec: JobSpec, now: int) -> int | None:
     """Give the instant from which the job may run, None for at once."""
     if spec.delay is not None:
         if spec.run_at is not None:
@@ -122,7 +136,7 @@ def new_job(
     priority = check_priority(0 if spec.priority is None else spec.priority)
     attempts = _check_max_attempts(3 if spec.max_attempts is None else spec.max_attempts)
     tags = _check_tags(spec.tags) if spec.tags else []
-    due = _due(spec, now)
+    due = due_at(spec, now)
     delayed = due is not None and due > now
     if spec.correlation_id is not None:
         check_name("correlation_id", spec.correlation_id)

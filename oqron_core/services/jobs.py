@@ -25,6 +25,9 @@ from oqron_core.protocol.transitions import JOB
 
 __all__ = ["Jobs"]
 
+_TRY_AGAIN = 0.5
+"""Seconds until a renewal that failed is tried again, at most."""
+
 
 class Jobs:
     """
@@ -244,7 +247,8 @@ class Jobs:
         """
         Renew the leases in the background while the context is open.
 
-        A renewal that fails is tried again; a claim whose lease is lost is
+        A renewal that fails or is refused is tried again until the lease has lapsed:
+        a hot plane that was lost is rebuilt with the same leases. Then the claim is
         marked ``lost`` and not renewed any more, nor is one that is settled.
 
         Args:
@@ -271,12 +275,21 @@ class Jobs:
     async def _keep(self, claims: Sequence[Claim], lease_for: float, pause: float) -> None:
         while True:
             await asyncio.sleep(pause)
-            current = [claim for claim in claims if not (claim.settled or claim.lost)]
-            try:
-                await self._orders.settling.renew(current, lease_for=lease_for)
-            except StorageError:
-                # One lost answer costs nothing: there are two more tries in time.
-                await asyncio.sleep(min(pause, 0.2))
+            while not await self._keep_once(claims, lease_for):
+                # There is time for more tries before the leases lapse.
+                await asyncio.sleep(min(pause, _TRY_AGAIN))
+
+    async def _keep_once(self, claims: Sequence[Claim], lease_for: float) -> bool:
+        """Renew what is in hand; False where some of it should be tried again soon."""
+        current = [claim for claim in claims if not (claim.settled or claim.lost)]
+        try:
+            kept = await self._orders.settling.renew(current, lease_for=lease_for)
+        except StorageError:
+            return False
+        return all(
+            answer or claim.settled or claim.lost or claim.cancelled
+            for claim, answer in zip(current, kept, strict=True)
+        )
 
     async def complete(self, claim: Claim, output: Any = None) -> None:
         """
@@ -390,6 +403,38 @@ class Jobs:
         check_name("queue", queue)
         check_name("id", id)
         return await self._orders.ending.cancel(queue, id)
+
+    async def reschedule(
+        self,
+        queue: str,
+        id: str,  # noqa: A002 - the word of the contract
+        *,
+        delay: float | None = None,
+        run_at: int | None = None,
+    ) -> bool:
+        """
+        Change when a job that waits may be claimed; without a time, at once.
+
+        It keeps its place in the order.
+
+        Args:
+            queue: The queue.
+            id: The job.
+            delay: Seconds from now.
+            run_at: An instant in milliseconds since the epoch; not with *delay*.
+
+        Returns:
+            False where there is no such job, or it is not waiting or delayed.
+
+        Raises:
+            InvalidValueError: An argument is not legal.
+            UnavailableError: The durable plane did not answer.
+        """
+        self._session.check_open()
+        refuse_topic_queue(check_name("queue", queue))
+        check_name("id", id)
+        spec = JobSpec(delay=delay, run_at=run_at)
+        return await self._orders.ending.reschedule(queue, id, spec)
 
     async def query(
         self,

@@ -264,6 +264,22 @@ class Topics:
                 deadline = loop.time()
         return []
 
+    async def wait(self, topic: str, group: str, *, timeout: float) -> bool:
+        """
+        Sleep until a group may have something to claim. Takes nothing.
+
+        Args:
+            topic: The topic.
+            group: The group.
+            timeout: Seconds, >= 0.
+
+        Returns:
+            False when the time is over.
+        """
+        self._session.check_open()
+        queue = queue_of(check_name("topic", topic), check_name("group", group))
+        return bool(await self._session.hot.broker.wait([queue], timeout=timeout))
+
     async def complete(self, claim: Claim, output: Any = None) -> None:
         """End a delivery as done; as `Jobs.complete`."""
         self._session.check_open()

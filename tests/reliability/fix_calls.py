@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
@@ -55,11 +56,16 @@ class Call:
 
 
 _MISSING: Final = object()
+_numbers = itertools.count()
 
 
 async def _claim(storage: Storage) -> Any:
-    await storage.jobs.add(QUEUE, {"n": 1}, max_attempts=1000)
-    return (await storage.jobs.claim(QUEUE, lease_for=LEASE))[0]
+    while True:
+        await storage.jobs.add(QUEUE, {"n": 1}, max_attempts=1000)
+        if claims := await storage.jobs.claim(QUEUE, lease_for=LEASE):
+            return claims[0]
+        # One of the calls is to pause it.
+        await storage.jobs.resume(QUEUE)
 
 
 async def _delivery(storage: Storage) -> Any:
@@ -75,13 +81,14 @@ async def _held(storage: Storage) -> Any:
     return await storage.locks.acquire("held", lease_for=LEASE, wait=None)
 
 
+async def _schedule_name(storage: Storage) -> Any:
+    name = f"s{next(_numbers)}"
+    await storage.schedules.put("cron", name, next_run_at=1)
+    return name
+
+
 async def _schedule(storage: Storage) -> Any:
-    await storage.schedules.put("cron", "s", next_run_at=1)
-    found = await storage.schedules.get("cron", "s")
-    if found is not None and found.next_run_at != 1:
-        await storage.schedules.reschedule("cron", "s", next_run_at=1)
-        found = await storage.schedules.get("cron", "s")
-    return found
+    return await storage.schedules.get("cron", await _schedule_name(storage))
 
 
 async def _claims(storage: Storage) -> Any:
@@ -101,6 +108,8 @@ _VALUES: Final[dict[str, Any]] = {
     "queue": QUEUE,
     "id": "a",
     "jobs": [1, 2, 3],
+    "lease_for": LEASE,
+    "timeout": 0.05,
     "claim": _claim,
     "topics.claim": _delivery,
     "claims": _claims,
@@ -127,6 +136,8 @@ _VALUES: Final[dict[str, Any]] = {
     "next_run_at": 1,
     "expected": 1,
     "schedule": _schedule,
+    "schedules.name": _schedule_name,
+    "schedules.next_run_at": 2,
     "enqueue": ("q", {"n": 1}),
     "topic": TOPIC,
     "group": GROUP,
@@ -150,7 +161,8 @@ def calls(storage: Storage) -> Iterator[Call]:
 
 def _needs(method: Callable[..., Any]) -> tuple[str, ...]:
     parameters = [*inspect.signature(method).parameters.values()][1:]
-    return tuple(p.name for p in parameters if p.default is p.empty)
+    # Short leases, so that the test sees them lapse.
+    return tuple(p.name for p in parameters if p.default is p.empty or p.name == "lease_for")
 
 
 def _performer(service_name: str, name: str) -> Perform:

@@ -163,7 +163,7 @@ class PostgresConnection:
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        # Counts failures: a connection from before the last one is tested at checkout.
+        # Counts failures: a connection from before the last one is tested when it is lent.
         self._generation = 0
         self._waiting: set[asyncio.Future[BaseException]] = set()
         self._lent = 0
@@ -196,7 +196,6 @@ class PostgresConnection:
             max_size=self.settings.pool_size,
             timeout=self.settings.pool_timeout,
             reconnect_timeout=_RETRY_AFTER,
-            check=self._check,
             num_workers=2,
             name="oqron",
             open=False,
@@ -233,13 +232,18 @@ class PostgresConnection:
 
     # --- checkout ---
 
-    async def _check(self, connection: _Connection) -> None:
+    async def _works(self, connection: _Connection) -> bool:
         # A connection that has something to say while it is idle is mostly one that the
         # server has ended; asking the socket costs next to nothing.
-        if connection.generation != self._generation or _has_input(connection):
-            generation = self._generation
+        if connection.generation == self._generation and not _has_input(connection):
+            return True
+        generation = self._generation
+        try:
             await AsyncConnectionPool.check_connection(connection)
-            connection.generation = generation
+        except psycopg.Error:
+            return False
+        connection.generation = generation
+        return True
 
     def _connect_failed(self, error: BaseException) -> None:
         for waiting in self._waiting:
@@ -260,6 +264,21 @@ class PostgresConnection:
             raise TimedOutError(msg) from error
 
     async def _checkout(self) -> _Connection:
+        # The pool's own check would wait a second between two dead connections; here
+        # they are thrown out one after the other, and a refused attempt to connect is
+        # known at once.
+        while True:
+            connection = await self._take()
+            try:
+                if await self._works(connection):
+                    return connection
+                await connection.close()
+            except BaseException:
+                await self._pool.putconn(connection)
+                raise
+            await self._pool.putconn(connection)
+
+    async def _take(self) -> _Connection:
         if self._pool.get_stats().get("pool_available", 0) > 0:
             return await self._pool.getconn()
         getting = asyncio.ensure_future(self._pool.getconn())

@@ -74,6 +74,8 @@ class AddOptions:
         depends_on: Jobs that must have completed before it may run.
         on_parent_failure: Where one of them fails: ``fail`` makes this job a dead
             letter, ``ignore`` runs it all the same, ``block`` waits for a requeue.
+        transaction: Your own transaction, where the durable backend can join one:
+            the job is there when you commit, and never if you roll back.
     """
 
     id: str | None = None
@@ -91,6 +93,7 @@ class AddOptions:
     on_parent_failure: OnParentFailure = attrs.field(
         default="fail", validator=_one_of("fail", "ignore", "block")
     )
+    transaction: Any = attrs.field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.unique is not None and not isinstance(self.unique, Unique):
@@ -98,6 +101,9 @@ class AddOptions:
         if self.unique is not None and (self.id is not None or self.depends_on):
             reason = "makes the id, and does not go together with id or depends_on"
             raise InvalidValueError("unique", reason)
+        if self.transaction is not None and (self.unique is not None or self.depends_on):
+            reason = "does not go together with unique or depends_on"
+            raise InvalidValueError("transaction", reason)
         for index, parent in enumerate(self.depends_on):
             if not isinstance(parent, Job):
                 raise InvalidValueError(f"depends_on[{index}]", "must be a Job, as add gave it")
@@ -117,6 +123,7 @@ class AddWords(TypedDict, total=False):
     unique: Unique | str | None
     depends_on: Sequence[Job]
     on_parent_failure: OnParentFailure
+    transaction: Any
 
 
 _WORDS: Final = frozenset(field.name for field in attrs.fields(AddOptions))

@@ -86,7 +86,9 @@ class QueueHandler(Handler):
         if options.id or options.unique or options.depends_on:
             raise InvalidValueError("options", "id, unique and depends_on are for single jobs")
         specs = [self._spec(options, self._data(item)) for item in payloads]
-        return await self.app.storage.jobs.add_many(self.name, specs)
+        return await self.app.storage.jobs.add_many(
+            self.name, specs, transaction=options.transaction
+        )
 
     def _data(self, item: Any) -> Any:
         if isinstance(item, Mapping) and not self.signature.whole:
@@ -138,7 +140,10 @@ class QueueHandler(Handler):
                 self.app.storage, self.name, spec, options.depends_on, options.on_parent_failure
             )
         return await self.app.storage.jobs.add(
-            self.name, spec.data, **{name: getattr(spec, name) for name in _SPEC_WORDS}
+            self.name,
+            spec.data,
+            transaction=options.transaction,
+            **{name: getattr(spec, name) for name in _SPEC_WORDS},
         )
 
     def spec_with(

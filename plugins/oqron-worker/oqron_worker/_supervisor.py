@@ -24,6 +24,7 @@ log = logging.getLogger("oqron.worker")
 _TICK: Final = 0.2
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
+_USAGE: Final = 2
 _LIVED: Final = 10.0
 """Seconds after which a process that ends is not blamed for a bad start."""
 
@@ -64,6 +65,7 @@ class Supervisor:
         self._port = port
         self._watch = list(watch)
         self._ending = False
+        self._status = 0
 
     def run(self) -> int:
         """Run until a signal, or until every process has ended by itself."""
@@ -75,7 +77,7 @@ class Supervisor:
             for child in self._children:
                 self._tend(child)
             if self._ending and not any(child.process for child in self._children):
-                return 0
+                return self._status
             if self._watch and time.monotonic() >= next_look:
                 now = dict(self._files())
                 if now != seen:
@@ -104,6 +106,12 @@ class Supervisor:
             lived = now - child.began
             child.process = None
             if self._ending:
+                return
+            if status == _USAGE:
+                # What cannot be asked for will not be legal the next time either.
+                self._status = status
+                self._ending = True
+                self._pass_on(signal.SIGTERM)
                 return
             if status not in {0, -signal.SIGTERM}:
                 log.warning("worker process %d ended with status %d", child.number, status)
