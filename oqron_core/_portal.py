@@ -60,9 +60,10 @@ class Portal:
     """
     An event loop in a thread of its own.
 
-    The thread is no daemon: whoever makes a portal closes it, also after an error,
-    so that a run's last words are written and not cut off with the interpreter.
-    Safe to use from several threads.
+    Whoever makes a portal closes it, also after an error, so that a run's last words
+    are written. The thread is a daemon: one that is never closed loses what was not
+    written, and does not keep the process from ending. Safe to use from several
+    threads.
 
     Args:
         name: The name of the thread.
@@ -80,7 +81,7 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._work, args=(started,), name=name)
+        self._thread = threading.Thread(target=self._work, args=(started,), name=name, daemon=True)
         self._thread.start()
         try:
             started.result()

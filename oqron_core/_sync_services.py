@@ -1560,9 +1560,10 @@ class SyncMaintenance:
         """
         Do a pass every few seconds for as long as this storage leads its scope.
 
-        Any number of processes may call it: one leads, the others stand by. A
-        plane that does not answer is waited for. Ends by being cancelled, or with
-        the storage.
+        Any number of processes may call it: one leads, the others stand by. The lead
+        is renewed in the background; a plane that does not answer is waited for, and
+        a pass that fails is logged and followed by the next. Returns when the storage
+        closes.
         """
         return self._portal.call(self._service.run_forever)
 

@@ -44,16 +44,18 @@ class Mode(StrEnum):
     """Redis serves both."""
     REDIS_POSTGRES = "redis-postgres"
     """Redis is hot, Postgres is durable."""
+    SQLITE = "sqlite"
+    """SQLite serves both, in a file: no server, several processes of one machine."""
 
     @property
     def hot(self) -> str:
         """The backend of the hot plane."""
-        return "memory" if self is Mode.MEMORY else "redis"
+        return "redis" if self is Mode.REDIS_POSTGRES else self.value
 
     @property
     def durable(self) -> str:
         """The backend of the durable plane."""
-        return "postgres" if self is Mode.REDIS_POSTGRES else self.hot
+        return "postgres" if self is Mode.REDIS_POSTGRES else self.value
 
 
 MODES: Final = types.MappingProxyType({(mode.hot, mode.durable): mode for mode in Mode})

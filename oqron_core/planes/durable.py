@@ -128,6 +128,7 @@ class DurablePlane(ABC):
             How many were deleted.
         """
 
+    @abstractmethod
     async def prunable(self, query: Query) -> tuple[int, int]:
         """
         Say what `prune` with this query would delete now, and delete nothing.
@@ -143,15 +144,8 @@ class DurablePlane(ABC):
             what a backend counts as bytes is its own, so compare within one.
 
         Raises:
-            CapabilityError: The backend cannot tell.
             UnavailableError: No answer.
         """
-        del query
-        msg = (
-            f"backend {self.capabilities.backend!r} cannot say what a prune would "
-            "delete; use a version of it that has `prunable`"
-        )
-        raise CapabilityError(msg)
 
     @abstractmethod
     async def now(self) -> int:

@@ -329,6 +329,26 @@ class Record:
             self._value = value
         return value
 
+    def fresh(self) -> dict[str, Any]:
+        """Decode the value once more: a copy that nothing else here shares."""
+        raw = self._raw
+        if isinstance(raw, bytes):
+            found: dict[str, Any] = decode(raw, f"{self.namespace}/{self.id}")
+            return found
+        if raw is not None:
+            return decode_fields(raw)
+        return decode_fields({name: encode_stored(v) for name, v in self.value.items()})
+
+    def guards(self, *names: str) -> dict[str, Any]:
+        """Give guards that hold as long as these fields stay as they are, or absent."""
+        have = self._raw if isinstance(self._raw, Mapping) and self._value is None else self.value
+        return {name: self.field(name) if name in have else MISSING for name in names}
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """Read an integer field; *default* where it is none, as in an odd row."""
+        found = self.field(name)
+        return found if type(found) is int else default
+
     def field(self, name: str) -> Any:
         """Read one top-level field without decoding the others; None if absent."""
         if self._value is None and isinstance(self._raw, Mapping):
@@ -354,7 +374,7 @@ class Record:
         """
         if self._value is None and isinstance(self._raw, Mapping):
             return dict(self._raw)
-        return dict(self.value)
+        return {name: _passed_on(field) for name, field in self.value.items()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
@@ -372,6 +392,15 @@ class Record:
     def __repr__(self) -> str:
         # Never the value: a payload does not belong in a log.
         return f"Record({self.namespace!r}, {self.id!r}, kind={str(self.kind)!r})"
+
+
+def _passed_on(field: Any) -> Any:
+    """Give a stored field in a form that may be written again as it is."""
+    if isinstance(field, (list, dict)):
+        return encode_stored(field)
+    if type(field) is int and not INT_MIN <= field <= INT_MAX:
+        return float(field)  # a store wrote a large float without its exponent
+    return field
 
 
 def _int64_or_none(_instance: Any, attribute: Any, value: object) -> None:
@@ -571,7 +600,7 @@ class Query:
     ``expires_at``. ``=`` and ``in`` are exact JSON equality; ``!=`` needs the
     field to be there; ``< <= > >=`` compare a number with numbers and a string
     with strings (by code point), and match nothing else. An absent field
-    matches nothing.
+    matches nothing; ``("expires_at", "=", None)`` matches what never expires.
 
     ``order_by`` ranks false, true, numbers, then strings; ascending or
     descending, a field that is absent, null, a list or an object comes last.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -19,11 +20,12 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.planes.checks import lease_ms
-from oqron_core.planes.values import Lease, Order, Patch, Record, Write, WriteResult
+from oqron_core.planes.values import Lease, Order, Patch, Record, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import Claims
 from oqron_core.protocol.claims import Claim
-from oqron_core.protocol.ending import bury_lapsed, close_run_of
+from oqron_core.protocol.ending import bury_lapsed, close_run_of, lapses_at
+from oqron_core.protocol.reading import is_sound
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.settling import Settling
 from oqron_core.protocol.transitions import OPEN
@@ -37,6 +39,9 @@ _EARLY_MS: Final = 50
 """How much too early the hot plane's clock may call a job due."""
 _READS: Final = 10
 _ASIDE_FOR: Final = 60.0
+_CHANGING_FOR: Final = 1.0
+_TRIES: Final = 4
+_FIRST_PAUSE: Final = 0.02
 
 
 @attrs.frozen
@@ -139,6 +144,20 @@ class Claiming:
         expect = {"status": "waiting", "startedAt": None}
         marks = [self._mark(lease, job, batch, expect, first=True) for lease, job in pairs]
         results = await self._write_marks([lease for lease, _ in pairs], marks)
+        try:
+            return await self._sort_out(pairs, results, batch)
+        except Exception:
+            # What was begun has an attempt counted: it is given back, not lost.
+            for claim in batch.claims.values():
+                self._session.spawn(self._release_quietly(claim), name="oqron-release")
+            raise
+
+    async def _sort_out(
+        self,
+        pairs: Sequence[tuple[Lease, str]],
+        results: Sequence[WriteResult],
+        batch: _Batch,
+    ) -> list[Claim]:
         others: list[tuple[Lease, str, Record | None]] = []
         for (lease, job_id), result in zip(pairs, results, strict=True):
             if result.applied and result.record is not None:
@@ -177,15 +196,28 @@ class Claiming:
         )
 
     async def _write_marks(
-        self, leases: Sequence[Lease], marks: Sequence[Write]
+        self, leases: Sequence[Lease], marks: Sequence[Patch]
     ) -> Sequence[WriteResult]:
-        try:
-            return await self._session.durable.write(marks)
-        except UnavailableError:
-            # Nothing was confirmed, so nothing may run. Where the mark was written
-            # all the same, the next claimer takes over with a larger token.
-            await self._session.nack(leases)
-            raise
+        """Write claim marks; where no answer came, again, and know one's own."""
+        pause = _FIRST_PAUSE
+        for attempt in range(_TRIES):
+            try:
+                results = await self._session.durable.write(marks)
+            except UnavailableError:
+                if attempt == _TRIES - 1:
+                    # Nothing was confirmed, so nothing may run. Where a mark was
+                    # written all the same, its lease has to lapse first.
+                    await self._session.nack(leases)
+                    raise
+                await asyncio.sleep(pause)
+                pause *= 3
+                continue
+            if attempt:
+                for mark, result in zip(marks, results, strict=True):
+                    if not result.applied and _is_marked(mark, result.record):
+                        result.applied = True
+            return results
+        raise AssertionError  # the loop returns or raises
 
     async def _look_again(
         self, others: list[tuple[Lease, str, Record | None]], batch: _Batch
@@ -203,7 +235,7 @@ class Claiming:
             others = await self._take(takes, batch)
             if not others:
                 return
-        await self._session.nack([lease for lease, _, _ in others])
+        await self._session.nack([lease for lease, _, _ in others], delay=_CHANGING_FOR)
 
     async def _drop(self, lease: Lease, job_id: str) -> None:
         """Let go of a lease whose job has ended; a lane may have another job."""
@@ -213,10 +245,18 @@ class Claiming:
             await self._session.nack([lease])
 
     async def _may_take(self, lease: Lease, record: Record, now: int) -> bool:
+        if not is_sound(record):
+            log.error("an odd row of queue %r is put aside for a minute", lease.queue)
+            await self._session.nack([lease], delay=_ASIDE_FOR)
+            return False
         if record.field("status") == "active":
-            token = record.field("leaseToken")
-            if isinstance(token, int) and token >= lease.token:
+            if record.integer("leaseToken") >= lease.token:
                 # Someone claimed it after me, by a broker that was rebuilt.
+                return False
+            left = lapses_at(record) - now
+            if left > _EARLY_MS:
+                # The broker forgot the lease, but whoever has it may be at work.
+                await self._session.nack([lease], delay=left / 1000)
                 return False
             if record.field("attemptMade") >= record.field("maxAttempts"):
                 # A lapse consumes an attempt, and this was the last.
@@ -239,7 +279,7 @@ class Claiming:
                 lease,
                 record.id,
                 batch,
-                {name: record.field(name) for name in ("status", "leaseToken", "attemptMade")},
+                record.guards("status", "leaseToken", "attemptMade"),
                 first=record.field("startedAt") is None,
             )
             for lease, record in takes
@@ -264,7 +304,7 @@ class Claiming:
             await self._session.nack([lease], delay=_ASIDE_FOR)
 
     def _start(self, lease: Lease, record: Record, batch: _Batch) -> Claim:
-        attempt = record.field("attemptMade")
+        attempt = record.integer("attemptMade", 1)
         run = self._session.recorder.start(
             name=batch.kind.name or lease.queue,
             module=batch.kind.module,
@@ -280,10 +320,16 @@ class Claiming:
             reason="claimed",
         )
         claim = Claim(record, lease, run, attempt, time.monotonic() + batch.ms / 1000)
+        run.owner = weakref.ref(claim)
         if batch.lanes is not None:
             claim.then = batch.lanes.follow
         self._claims.remember(claim)
         return claim
+
+
+def _is_marked(mark: Patch, record: Record | None) -> bool:
+    """Say whether a record bears this claim mark: a run id is made only once."""
+    return record is not None and record.field("runId") == mark.set["runId"]
 
 
 @attrs.define(eq=False)

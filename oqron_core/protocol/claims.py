@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, final
 
-from oqron_core.models._wire import structure
 from oqron_core.models.job import Job
 from oqron_core.models.records import Message
 from oqron_core.planes.values import Lease, Record
+from oqron_core.protocol.reading import job_of
 from oqron_core.protocol.run_handle import RunHandle
 
 
@@ -72,7 +72,8 @@ class Claim:
         """The job as it was claimed, built when it is first asked for."""
         job = self._job
         if job is None:
-            job = self._job = structure(Job, self.record.value)
+            # The handler may change what it gets; what is written again is not that.
+            job = self._job = job_of(self.record, self.lease.queue, fresh=True)
         return job
 
     @property

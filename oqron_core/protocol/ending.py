@@ -20,7 +20,7 @@ from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import DLQ, FINAL, JOB
 
 
-__all__ = ["Ending", "bury_lapsed", "close_run", "close_run_of"]
+__all__ = ["Ending", "bury_lapsed", "close_run", "close_run_of", "lapses_at"]
 
 log = logging.getLogger("oqron.protocol")
 
@@ -114,6 +114,16 @@ class Ending:
         return job
 
 
+def lapses_at(record: Record) -> int:
+    """
+    Give the instant before which the lease of an active job has surely not lapsed.
+
+    By the durable plane's clock: from the claim on, for as long as it was leased;
+    renewals may have prolonged it, and the hot plane knows of them.
+    """
+    return record.integer("processedOn") + record.integer("leaseMs")
+
+
 async def bury_lapsed(session: Session, queue: str, record: Record, now: int) -> bool:
     """
     Make a dead letter of an active job without attempts whose lease is over.
@@ -121,7 +131,7 @@ async def bury_lapsed(session: Session, queue: str, record: Record, now: int) ->
     Returns:
         False where the job has changed since it was read.
     """
-    made = record.field("attemptMade")
+    made = record.integer("attemptMade", 1)
     reason = "lease lapsed" if made == 1 else f"lease lapsed × {made}"
     gone, letter = transitions.dead(
         record,

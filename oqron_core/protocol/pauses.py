@@ -275,7 +275,22 @@ async def set_queue_paused(
         await release_held(session, queue)
     if not paused:
         await session.hot.broker.resume(queue)
+    await _follow_record(session, queue, paused=paused)
     return control
+
+
+async def _follow_record(session: Session, queue: str, *, paused: bool) -> None:
+    """Make the flag follow the record where someone changed that meanwhile."""
+    for _ in range(_TRIES):
+        control = await queue_control(session, queue)
+        wanted = control is not None and control.paused
+        if wanted == paused:
+            return
+        paused = wanted
+        if paused:
+            await session.hot.broker.pause(queue)
+        else:
+            await session.hot.broker.resume(queue)
 
 
 # --- what arrives -------------------------------------------------------------------

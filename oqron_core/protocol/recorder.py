@@ -266,10 +266,37 @@ class Recorder:
                     ]
                 try:
                     await self._write_batch(batch)
-                except BaseException as error:
-                    self._put_back(batch, error)
+                except InvalidValueError:
+                    await self._write_one_by_one(batch)
+                except BaseException:
+                    with self.lock:
+                        self._finished.extendleft(reversed(batch))
                     raise
                 await self._let_go(batch)
+
+    async def _write_one_by_one(self, batch: list[RunHandle]) -> None:
+        """Write a batch that holds something refused: it must not cost the others."""
+        while batch:
+            try:
+                await self._write_or_slim(batch[0])
+            except BaseException:
+                with self.lock:
+                    self._finished.extendleft(reversed(batch))
+                raise
+            await self._let_go([batch.pop(0)])
+
+    async def _write_or_slim(self, handle: RunHandle) -> None:
+        try:
+            await self._write_batch([handle])
+        except InvalidValueError as error:
+            log.error("run %s is stored without its log: %s", handle.id, error)  # noqa: TRY400 - the error says it all
+            with self.lock:
+                handle.slim()
+            try:
+                await self._write_batch([handle])
+            except InvalidValueError as again:
+                log.error("run %s was refused: %s", handle.id, again)  # noqa: TRY400 - likewise
+                self.lost += 1
 
     async def _write_batch(self, batch: Sequence[RunHandle]) -> None:
         results = await self._durable.write(self._writes(batch), returning=("status",))
@@ -295,18 +322,6 @@ class Recorder:
             expires_at = None if keep_for is None else ended + round(keep_for * 1000)
             writes.append(handle.write(expires_at))
         return writes
-
-    def _put_back(self, batch: Sequence[RunHandle], error: BaseException) -> None:
-        if isinstance(error, InvalidValueError):
-            # One that no plane takes must not hold up the others for ever.
-            log.error("a run was refused: %s", error)
-            self.lost += len(batch)
-            with self.lock:
-                for handle in batch:
-                    self._handles.pop(handle.id, None)
-            return
-        with self.lock:
-            self._finished.extendleft(reversed(batch))
 
     async def _let_go(self, batch: Sequence[RunHandle]) -> None:
         with self.lock:
@@ -346,6 +361,9 @@ class Recorder:
         if self._loop is None or self._loop.time() - self._touched_at < self._touch_every:
             return []
         self._touched_at = self._loop.time()
+        for handle in [h for h in self._handles.values() if not h.ended and h.is_abandoned]:
+            # Nobody works on it any more: whoever takes over closes it.
+            handle.forget()
         return [
             LiveChange(handle.id)
             for handle in self._handles.values()

@@ -15,9 +15,10 @@ from typing import Final
 
 from oqron_core.exceptions import StorageError
 from oqron_core.planes.values import Entry, Lease, Query, Record
-from oqron_core.protocol.ending import bury_lapsed, close_run
+from oqron_core.protocol.ending import bury_lapsed, close_run, lapses_at
 from oqron_core.protocol.lanes import broker_id, is_topic_queue
 from oqron_core.protocol.pauses import QUEUE, queue_control
+from oqron_core.protocol.reading import is_sound
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB, OPEN
 from oqron_core.taxonomy import RecordKind
@@ -31,6 +32,10 @@ EPOCH: Final = "oqron:epoch:hot"
 """The counter that is there as long as the hot plane was not lost."""
 _REBUILD_LOCK: Final = "oqron:lock:rebuild"
 _SWEEP_EVERY: Final = 10
+_NEVER_EXPIRES: Final = ("expires_at", "=", None)
+"""Holds for every open job, and lets a backend skip those that have ended."""
+_SORT_MOST: Final = 200_000
+_TOKEN_MOST: Final = 2**53
 _ORPHANS: Final = "\0orphans"
 """The place of the orphans' cursor among those of queues; no queue has a NUL."""
 
@@ -79,7 +84,10 @@ class Recovery:
         for record in records:
             if (
                 record is not None
+                and is_sound(record)
                 and record.field("status") == "active"
+                # Someone may have claimed it in between: that attempt is alive.
+                and lapses_at(record) <= now
                 and record.field("attemptMade") >= record.field("maxAttempts")
                 and await bury_lapsed(session, queue, record, now)
             ):
@@ -87,12 +95,17 @@ class Recovery:
 
     # --- reconcile ---
 
-    async def reconcile(self, *, batch: int) -> int:
+    async def reconcile(self, *, batch: int, min_age: float = 0.0) -> int:
         """
         Publish durable jobs that the broker does not know.
 
         Where the counts of both planes agree nothing is read; every tenth pass
         one page is looked at all the same, as two faults can hide each other.
+
+        Args:
+            batch: How many at a time.
+            min_age: Leave out jobs that were added less than this many seconds ago:
+                their adder may still be at it.
         """
         self._passes += 1
         sweep = self._passes % _SWEEP_EVERY == 0
@@ -101,15 +114,15 @@ class Recovery:
         for queue in await self.queues():
             if await self._agrees(queue):
                 if sweep or is_topic_queue(queue):
-                    total += await self._sweep_page(queue, batch)
+                    total += await self._sweep_page(queue, batch, min_age)
             else:
-                total += await self._restore_queue(queue, batch)
+                total += await self._restore_queue(queue, batch, min_age)
         return total
 
     async def _agrees(self, queue: str) -> bool:
         session = self._session
         wanted = await session.durable.count(
-            Query(namespace=JOB + queue, where=[("status", "in", list(OPEN))])
+            Query(namespace=JOB + queue, where=[("status", "in", list(OPEN)), _NEVER_EXPIRES])
         )
         counts = await session.hot.broker.counts(queue)
         there = counts.ready + counts.delayed + counts.leased
@@ -118,29 +131,37 @@ class Recovery:
             return bool(wanted == there or 0 < there < wanted)
         return bool(wanted == there)
 
-    async def _sweep_page(self, queue: str, batch: int) -> int:
+    async def _sweep_page(self, queue: str, batch: int, min_age: float) -> int:
         query = self._open_jobs(queue, batch, self._cursors.get(queue))
         page = await self._session.durable.query(query)
         if page.next is None:
             self._cursors.pop(queue, None)
         else:
             self._cursors[queue] = page.next
-        return await self._restore(queue, page.items)
+        return await self._put_back(queue, await self._missing(queue, page.items, min_age))
 
-    async def _restore_queue(self, queue: str, batch: int) -> int:
+    async def _restore_queue(self, queue: str, batch: int, min_age: float = 0.0) -> int:
+        """Put back what is missing of a queue, in the order of adding."""
         total = 0
         after: str | None = None
+        missing: list[Record] = []
         while True:
             page = await self._session.durable.query(self._open_jobs(queue, batch, after))
-            total += await self._restore(queue, page.items)
+            missing += await self._missing(queue, page.items, min_age)
             after = page.next
+            if after is None or len(missing) >= _SORT_MOST:
+                # Ids of one's own need not sort by time; a broker orders by publishing.
+                missing.sort(key=lambda record: record.integer("createdAt"))
+                for start in range(0, len(missing), batch):
+                    total += await self._put_back(queue, missing[start : start + batch])
+                missing = []
             if after is None:
                 return total
 
     def _open_jobs(self, queue: str, batch: int, after: str | None) -> Query:
         return Query(
             namespace=JOB + queue,
-            where=[("status", "in", list(OPEN))],
+            where=[("status", "in", list(OPEN)), _NEVER_EXPIRES],
             limit=min(batch, 10_000),
             after=after,
             fields=(
@@ -151,33 +172,41 @@ class Recovery:
                 "leaseMs",
                 "workerId",
                 "attemptMade",
+                "createdAt",
             ),
         )
 
-    async def _restore(self, queue: str, records: Sequence[Record]) -> int:
-        """Put back what is missing: the waiting as entries, the active as leases."""
+    async def _missing(self, queue: str, records: Sequence[Record], min_age: float) -> list[Record]:
+        """Give the records that the broker does not know."""
+        if min_age:
+            # Whoever adds one may still be about to write it again.
+            limit = await self._session.durable_time.now() - round(min_age * 1000)
+            records = [r for r in records if r.integer("createdAt") <= limit]
         if not records:
+            return []
+        broker = self._session.hot.broker
+        known = await broker.contains(queue, [broker_id(queue, r.id) for r in records])
+        missing = [r for r, there in zip(records, known, strict=True) if not there]
+        return _heads(queue, missing) if is_topic_queue(queue) else missing
+
+    async def _put_back(self, queue: str, missing: Sequence[Record]) -> int:
+        """Put back what is missing: the waiting as entries, the active as leases."""
+        if not missing:
             return 0
         session = self._session
         broker = session.hot.broker
-        known = await broker.contains(queue, [broker_id(queue, r.id) for r in records])
-        missing = [r for r, there in zip(records, known, strict=True) if not there]
-        if not missing:
-            return 0
-        if is_topic_queue(queue):
-            missing = _heads(queue, missing)
         hot_now = await session.hot_time.now()
         skew = hot_now - await session.durable_time.now()
         entries: list[Entry] = []
         leases: list[Lease] = []
         for record in missing:
-            if record.field("status") == "active":
+            token = record.integer("leaseToken")
+            if record.field("status") == "active" and 0 < token < _TOKEN_MOST:
                 leases.append(_lease(queue, record, hot_now))
             else:
                 run_at = record.field("runAt")
-                due = run_at + skew if isinstance(run_at, int) else None
-                priority = record.field("priority")
-                entries.append(Entry(broker_id(queue, record.id), priority, due))
+                due = run_at + skew if type(run_at) is int and run_at > 0 else None
+                entries.append(Entry(broker_id(queue, record.id), _priority(record), due))
         if entries:
             await broker.publish(queue, entries)
         if leases:
@@ -309,13 +338,18 @@ def _heads(queue: str, records: Sequence[Record]) -> list[Record]:
 
 def _lease(queue: str, record: Record, hot_now: int) -> Lease:
     """Build the lease of a job in flight, with its token, for its full length."""
-    ms = record.field("leaseMs")
+    owner = record.field("workerId")
     return Lease(
         queue,
         broker_id(queue, record.id),
-        record.field("workerId") or "unknown",
-        record.field("leaseToken") or 0,
-        hot_now + (ms if isinstance(ms, int) else 30_000),
-        max(1, record.field("attemptMade") or 1),
-        record.field("priority") or 0,
+        owner if isinstance(owner, str) and owner else "unknown",
+        record.integer("leaseToken"),
+        hot_now + record.integer("leaseMs", 30_000),
+        max(1, record.integer("attemptMade", 1)),
+        _priority(record),
     )
+
+
+def _priority(record: Record) -> int:
+    found = record.integer("priority")
+    return found if -(2**31) <= found < 2**31 else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import weakref
 
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, final
@@ -21,6 +22,10 @@ RUNS: Final = "runs"
 """The namespace of run history."""
 _EMPTY: Final = Json(b"[]")
 _ERROR_LIMIT: Final = 20_000
+_LOG_SHARE: Final = 8
+"""A log may have this share of the largest value, in characters: UTF-8 needs up to
+four bytes for one, JSON up to six for a control character."""
+_ENTRY_CHARS: Final = 1000
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 
 
@@ -86,6 +91,7 @@ class RunHandle:
         queue_name: The job's queue, or None.
         in_history: For the writer: whether the durable plane has a row of it.
         in_overlay: For the writer: whether the hot plane shows it.
+        owner: For the writer: the claim it belongs to, or None.
     """
 
     __slots__ = (
@@ -93,6 +99,7 @@ class RunHandle:
         "_encoded_input",
         "_ended_at",
         "_error",
+        "_log_chars",
         "_logs",
         "_logs_cut",
         "_logs_sent",
@@ -109,6 +116,7 @@ class RunHandle:
         "in_history",
         "in_overlay",
         "job_id",
+        "owner",
         "queue_name",
         "status",
     )
@@ -150,6 +158,8 @@ class RunHandle:
         self._timeline_sent = 0
         self.in_history = False
         self.in_overlay = False
+        self.owner: weakref.ref[Any] | None = None
+        self._log_chars = 0
 
     @property
     def started_at(self) -> int:
@@ -166,7 +176,7 @@ class RunHandle:
         """Whether it has ended."""
         return self._ended_at is not None
 
-    def log(self, level: str, msg: object, **fields: Any) -> None:
+    def log(self, level: str, msg: object, /, **fields: Any) -> None:
         """
         Append a line to the run's log.
 
@@ -181,24 +191,29 @@ class RunHandle:
         with recorder.lock:
             if self._ended_at is not None:
                 return
-            if len(self._logs) >= recorder.settings.max_logs:
+            if (
+                len(self._logs) >= recorder.settings.max_logs
+                or self._log_chars > recorder.max_bytes // _LOG_SHARE
+            ):
                 self._cut_log()
                 return
             entry: dict[str, Any] = {
-                "level": level if level in _LEVELS else portable_text(level, limit=20),
+                "level": level
+                if isinstance(level, str) and level in _LEVELS
+                else portable_text(level, limit=20),
                 "msg": portable_text(msg, limit=recorder.settings.max_log_chars),
                 "ts": recorder.now(),
             }
             for name, value in fields.items():
                 entry.setdefault(portable_text(name, limit=100), _portable_field(value))
+            self._log_chars += len(entry["msg"]) + _ENTRY_CHARS * len(fields)
             self._logs.append(entry)
             recorder.unsent += 1
             recorder.changed(self)
 
     def _cut_log(self) -> None:
         if self._logs_cut == 0:
-            limit = self._recorder.settings.max_logs
-            text = f"log truncated after {limit} entries"
+            text = f"log truncated after {len(self._logs)} entries"
             self._logs.append({"level": "warning", "msg": text, "ts": self._recorder.now()})
             self._recorder.changed(self)
         self._logs_cut += 1
@@ -353,6 +368,22 @@ class RunHandle:
             "endedAt": ended,
             "durationMs": None if ended is None else ended - self._started_at,
         }
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether whoever held its claim has let go of it without settling."""
+        if self.owner is None:
+            return False
+        claim = self.owner()
+        return claim is None or claim.lost
+
+    def slim(self) -> None:
+        """Give up what may be too large for the planes; the end itself is kept."""
+        text = "log, timeline and output were too large to be stored"
+        ts = self._recorder.now()
+        self._logs = [{"level": "error", "msg": text, "ts": ts}]
+        self._timeline = self._timeline[-1:]
+        self._output = NULL
 
     def to_wire(self) -> dict[str, Any]:
         """Give the record as it is now; lists and objects may be `Json`."""

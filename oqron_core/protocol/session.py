@@ -6,15 +6,17 @@ import asyncio
 import logging
 import os
 import socket
+import time
 
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
+from oqron_core._codec import canonical
 from oqron_core._ids import uuid7
 from oqron_core.exceptions import ClosedError, ConflictError, StorageError, UnavailableError
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
-from oqron_core.planes.values import Entry, Lease, Put, Write, WriteResult
+from oqron_core.planes.values import Entry, Insert, Lease, Put, Write, WriteResult
 from oqron_core.protocol.coalesce import Coalescer
 from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.options import Options
@@ -30,6 +32,17 @@ log = logging.getLogger("oqron.protocol")
 OWN_PREFIX: Final = "oqron:"
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
+_TRY_FOR: Final = 1.0
+_BORN: Final = (
+    "createdAt",
+    "data",
+    "opts",
+    "maxAttempts",
+    "priority",
+    "tags",
+    "correlationId",
+)
+"""Fields of a job that nothing changes after it was added."""
 
 
 class Session:
@@ -84,6 +97,11 @@ class Session:
         if self._closed or asyncio.get_running_loop() is not self._loop:
             raise ClosedError(self._why_closed())
 
+    @property
+    def closed(self) -> bool:
+        """Whether the storage was closed."""
+        return self._closed
+
     def _why_closed(self) -> str:
         if self._closed:
             return "the storage is closed; open a new one"
@@ -105,39 +123,60 @@ class Session:
         """
         Write a batch; where no answer came, again, and understand the second.
 
-        The results show the fields that settling needs, and no others.
+        The results show the fields that settling needs, and no others. Trying again
+        ends after a second: maintenance leaves a job alone for two, so one whose
+        insert is repeated cannot have been worked and gone in between.
 
         Raises:
             UnavailableError: No answer after several tries.
         """
         pause = _FIRST_PAUSE
+        started = time.monotonic()
         for attempt in range(_TRIES):
             try:
                 results = await self.durable.write(writes, returning=SETTLE_FIELDS)
             except UnavailableError:
-                if attempt == _TRIES - 1 or self._closed:
+                late = time.monotonic() - started > _TRY_FOR
+                if attempt == _TRIES - 1 or late or self._closed:
                     raise
                 await asyncio.sleep(pause)
                 pause *= 3
                 continue
             if attempt:
-                for write, result in zip(writes, results, strict=True):
-                    if not result.applied and shows(write, result.record):
-                        result.applied = True
+                await self._own_up(writes, results)
             return results
         raise AssertionError  # the loop returns or raises
+
+    async def _own_up(self, writes: Sequence[Write], results: Sequence[WriteResult]) -> None:
+        """Find out which writes the unanswered try had done."""
+        inserted: set[tuple[str, str]] = set()
+        for write, result in zip(writes, results, strict=True):
+            if isinstance(write, Insert):
+                place = (write.namespace, write.id)
+                # Of two of one id in a batch only the first can have been written.
+                if not result.applied and place not in inserted:
+                    result.applied = await self._is_mine(write)
+                inserted.add(place)
+            elif not result.applied and shows(write, result.record):
+                result.applied = True
+
+    async def _is_mine(self, write: Insert) -> bool:
+        record = (await self.durable.get(write.namespace, [write.id]))[0]
+        return record is not None and all(
+            canonical(record.field(name)) == canonical(write.value.get(name)) for name in _BORN
+        )
 
     async def write(self, write: Write) -> WriteResult:
         """Write one, in a flush shared with whoever writes at the same time."""
         return await self._writes.submit(write)
 
-    async def settle(self, write: Write, lease: Lease) -> WriteResult:
+    def settle(self, write: Write, lease: Lease) -> asyncio.Future[WriteResult]:
         """
         Write the end of a job, then acknowledge its lease if it was applied.
 
         Both in flushes shared with whoever settles at the same time.
         """
-        return await self._settles.submit((write, lease))
+        return self._settles.submit((write, lease))
 
     async def _write_settles(self, items: Sequence[tuple[Write, Lease]]) -> Sequence[WriteResult]:
         return await self.write_many([write for write, _ in items])
@@ -165,7 +204,7 @@ class Session:
             try:
                 await self.durable.write(writes, atomic=True, returning=())
             except ConflictError:
-                if attempt and await self._was_done(writes):
+                if attempt and await self.was_done(writes):
                     return
                 raise
             except UnavailableError:
@@ -176,7 +215,8 @@ class Session:
             else:
                 return
 
-    async def _was_done(self, writes: Sequence[Write]) -> bool:
+    async def was_done(self, writes: Sequence[Write]) -> bool:
+        """Say whether the records show that an unanswered atomic batch was done."""
         for write in writes:
             found = (await self.durable.get(write.namespace, [write.id]))[0]
             if isinstance(write, Put):

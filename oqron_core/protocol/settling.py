@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from oqron_core._codec import Json, decode_fields, portable_value
@@ -20,7 +22,7 @@ from oqron_core.models._wire import structure
 from oqron_core.models.backoff import Backoff
 from oqron_core.models.job import Job
 from oqron_core.planes.checks import delay_ms, lease_ms
-from oqron_core.planes.values import Lease, Patch, Write, WriteResult
+from oqron_core.planes.values import Lease, Patch, Put, Write, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import describe_error
@@ -72,9 +74,24 @@ class Settling:
             now=await self._settle_time(claim),
             keep_for=session.completed_for(claim.lease.queue),
         )
-        result = await self._patiently(claim, lambda: session.settle(write, claim.lease))
-        self._end_completed(claim, result, encoded, refusal)
+
+        def done(result: WriteResult) -> None:
+            self._end_completed(claim, result, encoded, refusal)
+
+        await self._patiently(claim, lambda: self._settled(write, claim, done))
         await self._follow(claim)
+
+    async def _settled(
+        self, write: Write, claim: Claim, done: Callable[[WriteResult], None]
+    ) -> None:
+        """Settle in a shared flush, and end the run also if the caller is gone by then."""
+        future = self._session.settle(write, claim.lease)
+        try:
+            result = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(functools.partial(_end_unattended, done))
+            raise
+        done(result)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """Write many ends in one batch; False where the lease is lost."""
@@ -138,8 +155,22 @@ class Settling:
         """Write a failed attempt: delayed for the next one, or a dead letter."""
         if retry_in is not None:
             delay_ms(retry_in, "retry_in")
+        return await self._to_the_end(self._fail(claim, error, retry_in=retry_in, retry=retry))
+
+    async def _to_the_end(self, step: Coroutine[Any, Any, T]) -> T:
+        """Run a step to its end also if its caller is cancelled in the middle."""
+        task = self._session.spawn(step, name="oqron-settle")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_seen)
+            raise
+
+    async def _fail(
+        self, claim: Claim, error: object, *, retry_in: float | None, retry: bool
+    ) -> Job:
         text, trace = describe_error(error)
-        left = claim.attempt < claim.record.field("maxAttempts")
+        left = claim.attempt < claim.record.integer("maxAttempts", 1)
         if retry and left:
             job = await self._retry(claim, text, trace, retry_in)
         else:
@@ -183,15 +214,24 @@ class Settling:
         try:
             await self._patiently(claim, lambda: session.write_atomic([gone, letter]))
         except ConflictError:
+            if await session.was_done([gone, letter]):
+                # An unanswered try of ours had done it.
+                return await self._after_death(claim, letter)
             found = (await session.durable.get(JOB + claim.lease.queue, [claim.id]))[0]
             self._lost(claim, WriteResult(applied=False, record=found))
-        await session.ack(claim.lease)
+        return await self._after_death(claim, letter)
+
+    async def _after_death(self, claim: Claim, letter: Put) -> Job:
+        await self._session.ack(claim.lease)
         await self._follow(claim)
         return structure(Job, decode_fields(letter.value))
 
     async def release(self, claim: Claim, *, delay: float) -> None:
         """Give the job back; the attempt does not count."""
         ms = delay_ms(delay)
+        await self._to_the_end(self._release(claim, delay, ms))
+
+    async def _release(self, claim: Claim, delay: float, ms: int) -> None:
         now = await self._settle_time(claim)
         write = transitions.released(claim.lease, claim.id, run_at=now + ms if ms else None)
         result = await self._settle(claim, write)
@@ -210,7 +250,11 @@ class Settling:
             return max(claim.run.started_at, time.estimate())
 
     async def _settle(self, claim: Claim, write: Write) -> WriteResult:
-        return await self._patiently(claim, lambda: self._session.write(write))
+        result = await self._patiently(claim, lambda: self._session.write(write))
+        if not result.applied and transitions.shows(write, result.record):
+            # An unanswered try of ours had done it, or the same call before.
+            result.applied = True
+        return result
 
     async def _patiently(self, claim: Claim, step: Callable[[], Awaitable[T]]) -> T:
         """
@@ -271,3 +315,19 @@ class Settling:
 def _after(claim: Claim, write: Patch) -> Job:
     value = {**claim.record.value, **write.set}
     return structure(Job, value)
+
+
+def _end_unattended(
+    done: Callable[[WriteResult], None], future: asyncio.Future[WriteResult]
+) -> None:
+    """End the run of a caller that did not wait for the answer."""
+    if future.cancelled() or future.exception() is not None:
+        return
+    with contextlib.suppress(LeaseLostError):
+        done(future.result())
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Look at the outcome that nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from oqron_core._names import check_name
-from oqron_core.models import Job, structure
+from oqron_core.models import Job
 from oqron_core.planes.values import Delete, Page, Query
 from oqron_core.protocol.orders import Orders
+from oqron_core.protocol.reading import job_of
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import DLQ
 from oqron_core.taxonomy import RecordKind
@@ -31,7 +32,7 @@ class DeadLetters:
         self._session.check_open()
         check_name("queue", queue)
         record = (await self._session.durable.get(DLQ + queue, [id]))[0]
-        return None if record is None else structure(Job, record.value)
+        return None if record is None else job_of(record, queue)
 
     async def query(self, queue: str, *, limit: int = 50, after: str | None = None) -> Page[Job]:
         """
@@ -46,7 +47,7 @@ class DeadLetters:
         check_name("queue", queue)
         query = Query(namespace=DLQ + queue, limit=limit, after=after)
         page = await self._session.durable.query(query)
-        return Page([structure(Job, record.value) for record in page.items], page.next)
+        return Page([job_of(record, queue) for record in page.items], page.next)
 
     async def counts(self) -> dict[str, int]:
         """Count the dead letters of each queue that has some."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from oqron_core._names import check_name
 from oqron_core.exceptions import InvalidValueError, StorageError
-from oqron_core.models import Backoff, Control, Job, JobSpec, JobStatus, structure
+from oqron_core.models import Backoff, Control, Job, JobSpec, JobStatus
 from oqron_core.planes.checks import check_limit, check_order, lease_ms, seconds
 from oqron_core.planes.values import Order, Page, Query
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.lanes import refuse_topic_queue
 from oqron_core.protocol.orders import Orders
 from oqron_core.protocol.pauses import set_queue_paused
+from oqron_core.protocol.reading import job_of
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB
 
@@ -164,6 +165,9 @@ class Jobs:
             tags=tags,
             correlation_id=correlation_id,
         )
+        if isinstance(jobs, (str, bytes, Mapping)):
+            reason = f"must be a list of payloads, not one {type(jobs).__name__}; use add for one"
+            raise InvalidValueError("jobs", reason)
         specs = [_filled(item, defaults) for item in jobs]
         return await self._orders.adding.add_many(queue, specs, transaction) if specs else []
 
@@ -275,7 +279,7 @@ class Jobs:
     async def _keep(self, claims: Sequence[Claim], lease_for: float, pause: float) -> None:
         while True:
             await asyncio.sleep(pause)
-            while not await self._keep_once(claims, lease_for):
+            while not await self._keep_once(claims, lease_for):  # noqa: ASYNC110 - it asks the plane
                 # There is time for more tries before the leases lapse.
                 await asyncio.sleep(min(pause, _TRY_AGAIN))
 
@@ -383,7 +387,7 @@ class Jobs:
         self._session.check_open()
         check_name("queue", queue)
         record = (await self._session.durable.get(JOB + queue, [id]))[0]
-        return None if record is None else structure(Job, record.value)
+        return None if record is None else job_of(record, queue)
 
     async def cancel(self, queue: str, id: str) -> bool:  # noqa: A002 - the word of the contract
         """
@@ -463,7 +467,7 @@ class Jobs:
         where = [] if status is None else [("status", "=", _job_status(status))]
         query = Query(namespace=JOB + queue, where=where, limit=limit, after=after)
         page = await self._session.durable.query(query)
-        return Page([structure(Job, record.value) for record in page.items], page.next)
+        return Page([job_of(record, queue) for record in page.items], page.next)
 
     async def counts(self, queue: str) -> dict[str, int]:
         """

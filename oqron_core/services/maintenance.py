@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from oqron_core.exceptions import StorageError
-from oqron_core.planes.values import Lease
+from oqron_core.protocol.holding import HeldLease, Holding
 from oqron_core.protocol.pauses import release_forgotten
 from oqron_core.protocol.recovery import Recovery
 from oqron_core.protocol.retaining import Retaining
@@ -24,6 +24,8 @@ __all__ = ["Maintenance", "Report"]
 log = logging.getLogger("oqron.maintenance")
 
 LEADER: Final = "oqron:leader:maintenance"
+_MIN_AGE: Final = 2.0
+"""Seconds for which an adder is left to publish by itself; see `Session.write_many`."""
 
 
 @attrs.frozen
@@ -58,6 +60,7 @@ class Maintenance:
         self._recovery = recovery
         self._retaining = retaining
         self._topology = Topology(session)
+        self._holding = Holding(session)
         self._settings = session.settings.maintenance
 
     async def reap(self) -> int:
@@ -147,12 +150,15 @@ class Maintenance:
     async def run_once(self) -> Report:
         """Do one pass of everything, without asking who leads."""
         self._session.check_open()
+        return await self._pass_of(min_age=0.0)
+
+    async def _pass_of(self, *, min_age: float) -> Report:
         batch = self._settings.batch
         rebuilt = await self._recovery.rebuild_if_lost(batch=batch)
         return Report(
             rebuilt=rebuilt,
             reaped=await self.reap(),
-            reconciled=await self.reconcile(),
+            reconciled=await self._recovery.reconcile(batch=batch, min_age=min_age),
             closed_runs=await self.close_stale_runs(),
             released=await self.release_held(),
             caught_up=await self.catch_up(),
@@ -163,44 +169,60 @@ class Maintenance:
         """
         Do a pass every few seconds for as long as this storage leads its scope.
 
-        Any number of processes may call it: one leads, the others stand by. A
-        plane that does not answer is waited for. Ends by being cancelled, or with
-        the storage.
+        Any number of processes may call it: one leads, the others stand by. The lead
+        is renewed in the background; a plane that does not answer is waited for, and
+        a pass that fails is logged and followed by the next. Returns when the storage
+        closes.
         """
-        self._session.check_open()
-        lease: Lease | None = None
+        session = self._session
+        session.check_open()
+        task = session.spawn(self._stand_by(), name="oqron-maintenance")
         try:
-            while True:
-                lease = await self._lead(lease)
-                if lease is not None:
-                    await self._pass()
-                # A little chance keeps the processes from asking in step.
-                await asyncio.sleep(self._settings.every * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, keeps no secret
-        finally:
-            if lease is not None:
-                await self._resign(lease)
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if session.closed and task.cancelled():
+                return
+            task.cancel()
+            await asyncio.wait([task])
+            raise
 
-    async def _lead(self, lease: Lease | None) -> Lease | None:
-        locks = self._session.hot.locks
-        lease_for = self._settings.leader_for
+    async def _stand_by(self) -> None:
+        while True:
+            held = await self._lead()
+            if held is not None:
+                await self._lead_on(held)
+            await self._pause()
+
+    async def _lead(self) -> HeldLease | None:
         try:
-            if lease is not None and await locks.renew(lease, lease_for=lease_for):
-                return lease
-            return await locks.acquire(LEADER, owner=self._session.worker, lease_for=lease_for)
+            return await self._holding.take(
+                LEADER, "maintenance", "lead", lease_for=self._settings.leader_for
+            )
         except StorageError as error:
             log.warning("maintenance waits for the hot plane: %s", error)
             return None
 
+    async def _lead_on(self, held: HeldLease) -> None:
+        keeper = self._holding.keep(held)
+        try:
+            while not held.ended:
+                await self._pass()
+                await self._pause()
+        finally:
+            keeper.cancel()
+            await self._holding.give_back(held, None)
+
     async def _pass(self) -> None:
         try:
-            report = await self.run_once()
+            report = await self._pass_of(min_age=_MIN_AGE)
         except StorageError as error:
             log.warning("a pass of maintenance was cut short: %s", error)
+        except Exception:
+            # One odd record must not end the repairs of all the others.
+            log.exception("a pass of maintenance failed; the next one follows")
         else:
             log.debug("maintenance: %s", report)
 
-    async def _resign(self, lease: Lease) -> None:
-        try:
-            await self._session.hot.locks.release(lease)
-        except StorageError as error:
-            log.debug("the lead will lapse: %s", error)
+    async def _pause(self) -> None:
+        # A little chance keeps the processes from asking in step.
+        await asyncio.sleep(self._settings.every * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, keeps no secret

@@ -87,11 +87,11 @@ class Runs:
         session = self._session
         session.check_open()
         check_name("id", id)
-        handle = session.recorder.handle(id)
-        if handle is not None:
-            value = encode_decode(handle.to_wire())
-            return structure(Run, value)
         row = (await session.durable.get(RUNS, [id]))[0]
+        handle = session.recorder.handle(id)
+        closed = row is not None and row.field("status") not in {"running", "queued"}
+        if handle is not None and not closed:
+            return structure(Run, encode_decode(handle.to_wire()))
         live = None
         if row is None or row.field("status") in {"running", "queued"}:
             try:
@@ -157,7 +157,9 @@ class Runs:
 
     async def _overlaid(self, page: Page[Record]) -> list[Run]:
         session = self._session
-        values: dict[str, dict[str, Any]] = {record.id: record.value for record in page.items}
+        values: dict[str, dict[str, Any]] = {
+            record.id: {"id": record.id, **record.value} for record in page.items
+        }
         running = [id_ for id_, value in values.items() if value.get("status") == "running"]
         others = []
         for run_id in running:

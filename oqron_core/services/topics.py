@@ -20,6 +20,7 @@ from oqron_core.protocol.coalesce import Coalescer
 from oqron_core.protocol.lanes import queue_of
 from oqron_core.protocol.orders import Orders
 from oqron_core.protocol.pauses import set_queue_paused
+from oqron_core.protocol.reading import message_of
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.topics import GROUPS, MESSAGES, Outgoing, Topology, outgoing
 from oqron_core.protocol.transitions import JOB
@@ -256,7 +257,9 @@ class Topics:
                 lanes=self._lanes,
             )
             for claim in claims:
-                claim.message = structure(Message, claim.record.field("data"))
+                claim.message = structure(
+                    Message, {"id": claim.id, "topic": topic, **claim.job.data}
+                )
             left = deadline - loop.time()
             if claims or left <= 0:
                 return claims
@@ -321,7 +324,7 @@ class Topics:
             after=after,
         )
         page = await self._session.durable.query(query)
-        return Page([structure(Message, record.value) for record in page.items], page.next)
+        return Page([message_of(record, topic) for record in page.items], page.next)
 
     async def replay(
         self, topic: str, group: str, *, since: str | int = 0, until: int | None = None

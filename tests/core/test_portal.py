@@ -253,10 +253,10 @@ def test_a_forked_child_leaves_the_parents_context_alone(portal: Portal) -> None
 # --- the end ---------------------------------------------------------------------
 
 
-def test_the_thread_ends_with_the_portal_and_is_no_daemon() -> None:
+def test_the_thread_ends_with_the_portal_and_keeps_no_process_alive() -> None:
     portal = Portal("my-portal")
     (thread,) = [each for each in threading.enumerate() if each.name == "my-portal"]
-    assert not thread.daemon
+    assert thread.daemon
     portal.close()
     assert not thread.is_alive()
 

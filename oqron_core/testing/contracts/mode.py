@@ -578,7 +578,7 @@ class ModeContract(ModeBase):
         """Two who hold the same claim, many times at once: one transition."""
         await self.storage.jobs.add("q", 1, id="a", max_attempts=1)
         claim = await self.claim()
-        twin = Claim(claim.record, claim.lease, claim.run, claim.attempt)
+        twin = Claim(claim.record, claim.lease, claim.run, claim.attempt, claim.deadline)
         results = await asyncio.gather(
             *(self.storage.jobs.fail(c, "x") for c in (claim, twin)),
             *(self.storage.jobs.complete(c, "y") for c in (claim, twin)),

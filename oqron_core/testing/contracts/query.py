@@ -135,6 +135,16 @@ class QueryContract(Contract):
 
     # --- which -------------------------------------------------------------------------
 
+    async def test_what_never_expires_can_be_asked_for(self) -> None:
+        """`expires_at` equal to None is a condition of its own; records ignore it."""
+        later = await self.durable.now() + 3_600_000
+        await self.durable.write(
+            [Put("n", "a", {"s": 1}), Put("n", "b", {"s": 1}, later), Put("n", "c", {"s": 2})]
+        )
+        query = Query(namespace="n", where=[("s", "=", 1), ("expires_at", "=", None)])
+        assert ["a"] == [record.id for record in await self.durable.query(query)]
+        assert 1 == await self.durable.count(query)
+
     async def test_a_query_lists_a_namespace(self) -> None:
         """By id, in the order of code points, and nothing else."""
         ids = ["b", "a", "B", "\u00e9", "Z", "10", "9", "_", "\uffff", "\U0001f4a5", "a b", "a"]

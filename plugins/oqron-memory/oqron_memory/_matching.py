@@ -101,6 +101,14 @@ def _test(operator: str, value: Any) -> _Test:
     return _range_test(operator, plain(want))
 
 
+_NEVER_EXPIRES: Final = ("expires_at", "=", None)
+
+
+def _never(have: Any) -> bool:
+    """Hold for the expiry of what never expires."""
+    return have is MISSING
+
+
 class Matcher:
     """
     The conditions of a query, made ready to be applied to many rows.
@@ -115,7 +123,8 @@ class Matcher:
 
     def __init__(self, query: Query) -> None:
         self._tests = [
-            (name, _test(operator, value)) for name, operator, value in query.where
+            (name, _never if (name, operator, value) == _NEVER_EXPIRES else _test(operator, value))
+            for name, operator, value in query.where
         ]
         self.always = not self._tests
         bounds = [

@@ -102,6 +102,8 @@ Test = Callable[[Row], bool]
 
 
 def _test(name: str, operator: str, value: Any) -> Test:
+    if operator == "=" and name == "expires_at" and value is None:
+        return lambda row: row.expires_at is None
     if operator == "=":
         wanted = canonical(value)
         return lambda row: row.text(name) == wanted

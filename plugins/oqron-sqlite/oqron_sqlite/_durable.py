@@ -237,7 +237,7 @@ def _record(row: tuple[Any, ...], fields: Sequence[str] | None) -> Record:
 def _cursor(query: Query, row: tuple[Any, ...]) -> str:
     values: list[Any] = []
     for (name, _), value in zip(query.order_by, row[_FIRST_ORDER:], strict=True):
-        if name in {"id", "namespace", "inserted_at", "expires_at"} or value is None:
+        if name in {"id", "namespace"} or not isinstance(value, str):
             values.append(value)
         else:
             values.append(orjson.loads(value))

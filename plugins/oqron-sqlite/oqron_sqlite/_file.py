@@ -73,7 +73,6 @@ def _connect(path: str, settings: SqliteSettings) -> sqlite3.Connection:
         f"cache_size = -{_CACHE_KIB}",
         f"journal_size_limit = {_WAL_LIMIT}",
         "temp_store = memory",
-        "trusted_schema = off",
     ):
         driver.execute(f"PRAGMA {pragma}").close()
     return driver

@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 _GROUP: Final = 256
 """How many calls share a transaction at most."""
+_SWEEP_MS: Final = 10_000
+"""How often what has expired is swept, while the file is written to."""
 
 
 class Transaction:
@@ -164,6 +166,8 @@ class _Reader(_Thread):
 
 
 class _Writer(_Thread):
+    _next_sweep = 0
+
     def _open(self) -> File:
         return open_file(self._lane.path, self._lane.settings, *self._lane.metadata)
 
@@ -225,12 +229,18 @@ class _Writer(_Thread):
                         # Half of it is done, so the whole group is undone.
                         raise
                     call.error = error
+            self._tidy(step)
             driver.execute("COMMIT")
         except BaseException:
             if driver.in_transaction:
                 driver.execute("ROLLBACK")
             raise
         return step.told
+
+    def _tidy(self, step: Transaction) -> None:
+        if self._lane.sweep is not None and step.now >= self._next_sweep:
+            self._next_sweep = step.now + _SWEEP_MS
+            self._lane.sweep(step)
 
 
 def _busy(error: BaseException) -> bool:
@@ -248,6 +258,8 @@ class Lane:
         settings: How it is used.
         clock: What judges every expiry.
         metadata: Which tables are in it.
+        tell: Wakes whoever waits for what was told in a transaction.
+        sweep: Lets go of a little that has expired, or None.
     """
 
     def __init__(
@@ -258,6 +270,7 @@ class Lane:
         self.clock = clock
         self.metadata = metadata
         self.tell: Callable[[Iterable[Hashable]], None] = _nobody
+        self.sweep: Callable[[Transaction], Any] | None = None
         self._pid = os.getpid()
         self._closed = False
         self._writer = _Writer(self, "oqron-sqlite-writer")

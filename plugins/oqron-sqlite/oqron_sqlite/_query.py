@@ -405,11 +405,14 @@ class Composer:
             known = shape.part == "with"
             conditions.append(first.is_not(None) if known else first.is_(None))
         for position, (name, _) in enumerate(shape.order_by):
-            columns.append(_order_value(name).label(f"o{position}"))  # type: ignore[arg-type]  # any column
+            indexed = position == 0 and shape.part == "with"
+            # What the index compares, to the last bit.
+            value = _plain_value(name) if indexed else _order_value(name)
+            columns.append(value.label(f"o{position}"))  # type: ignore[arg-type]  # any column
         if shape.after:
             conditions.append(_after(keys))
         statement = select(*columns).select_from(_rows(shape)).where(*conditions)
-        return _compiled(_sorted(statement, keys).limit(_limit()))
+        return _compiled(_limited(_sorted(statement, keys)))
 
     @staticmethod
     def _count(shape: Shape, by: str | None) -> str:
@@ -430,7 +433,7 @@ class Composer:
     def _prune(shape: Shape) -> str:
         rowid = literal_column("rowid")
         doomed = select(rowid).select_from(_rows(shape)).where(*_conditions(shape))
-        return _compiled(delete(_rows(shape)).where(rowid.in_(doomed.limit(_limit()))))
+        return _compiled(delete(_rows(shape)).where(rowid.in_(_limited(doomed))))
 
     @staticmethod
     def _prunable(shape: Shape) -> str:
@@ -442,8 +445,9 @@ class Composer:
         return _compiled(found.select_from(_rows(shape)).where(*_conditions(shape)))
 
 
-def _limit() -> Any:
-    return bindparam("limit", type_=BigInteger)
+def _limited(statement: Select[Any]) -> Select[Any]:
+    # The dialect would bind an offset of its own making.
+    return statement.limit(bindparam("limit", type_=BigInteger)).offset(_int(0))
 
 
 def _order_value(name: str) -> Column:

@@ -11,6 +11,7 @@ from oqron_core.planes import Capabilities, Durability, Health, PlaneContext
 from oqron_sqlite._clock import WallClock
 from oqron_sqlite._lane import Lane
 from oqron_sqlite._settings import SqliteSettings
+from oqron_sqlite._sweep import sweep
 from oqron_sqlite._wake import Hub
 from oqron_sqlite.tables import DURABLE, HOT
 
@@ -43,6 +44,7 @@ class SqliteStore:
         else:
             self.durable = self._lane(settings.path, DURABLE)
             self.hot = self._lane(settings.hot_path, HOT)
+        self.hot.sweep = sweep
         self.hub = Hub(self.hot)
 
     def _lane(self, path: str, *metadata: MetaData) -> Lane:

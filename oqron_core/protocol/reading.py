@@ -1,0 +1,33 @@
+"""Records as models, also where a row is odd: the tables are open to everybody."""
+
+from __future__ import annotations
+
+from oqron_core.models._wire import structure
+from oqron_core.models.job import Job
+from oqron_core.models.records import Message
+from oqron_core.models.run import Run
+from oqron_core.planes.values import Record
+
+
+__all__ = ["is_sound", "job_of", "message_of", "run_of"]
+
+
+def job_of(record: Record, queue: str, *, fresh: bool = False) -> Job:
+    """Build the job of a record; *fresh* shares nothing with it."""
+    value = record.fresh() if fresh else record.value
+    return structure(Job, {"id": record.id, "queueName": queue, **value})
+
+
+def run_of(record: Record) -> Run:
+    """Build the run of a record."""
+    return structure(Run, {"id": record.id, **record.value})
+
+
+def message_of(record: Record, topic: str) -> Message:
+    """Build the message of a record."""
+    return structure(Message, {"id": record.id, "topic": topic, **record.value})
+
+
+def is_sound(record: Record) -> bool:
+    """Say whether a job's record has what claiming it needs."""
+    return type(record.field("attemptMade")) is int and type(record.field("maxAttempts")) is int
