@@ -8,12 +8,18 @@ import os
 import socket
 import time
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from oqron_core._codec import canonical
 from oqron_core._ids import uuid7
-from oqron_core.exceptions import ClosedError, ConflictError, StorageError, UnavailableError
+from oqron_core.exceptions import (
+    ClosedError,
+    ConflictError,
+    LeaseLostError,
+    StorageError,
+    UnavailableError,
+)
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Entry, Insert, Lease, Put, Write, WriteResult
@@ -25,7 +31,7 @@ from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import SETTLE_FIELDS, shows
 
 
-__all__ = ["OWN_PREFIX", "Session"]
+__all__ = ["OWN_PREFIX", "Session", "Settlement"]
 
 log = logging.getLogger("oqron.protocol")
 
@@ -43,6 +49,31 @@ _BORN: Final = (
     "correlationId",
 )
 """Fields of a job that nothing changes after it was added."""
+
+
+class Settlement:
+    """
+    An end on its way to the planes.
+
+    Attributes:
+        write: The guarded write.
+        lease: The lease that is acknowledged after it.
+        error: Why it was refused; None where it was not.
+    """
+
+    __slots__ = ("_end", "error", "lease", "write")
+
+    def __init__(
+        self, write: Write, lease: Lease, end: Callable[[WriteResult], LeaseLostError | None]
+    ) -> None:
+        self.write = write
+        self.lease = lease
+        self.error: LeaseLostError | None = None
+        self._end = end
+
+    def answered(self, result: WriteResult) -> None:
+        """Take the plane's answer: whatever ends with the job ends now."""
+        self.error = self._end(result)
 
 
 class Session:
@@ -78,7 +109,7 @@ class Session:
         )
         self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many)
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
-        self._settles: Coalescer[tuple[Write, Lease], WriteResult] = Coalescer(
+        self._settles: Coalescer[Settlement, None] = Coalescer(
             self._write_settles, then=self._ack_settled
         )
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
@@ -170,23 +201,28 @@ class Session:
         """Write one, in a flush shared with whoever writes at the same time."""
         return await self._writes.submit(write)
 
-    def settle(self, write: Write, lease: Lease) -> asyncio.Future[WriteResult]:
+    async def settle(self, settlement: Settlement) -> None:
         """
         Write the end of a job, then acknowledge its lease if it was applied.
 
-        Both in flushes shared with whoever settles at the same time.
+        Both in flushes shared with whoever settles at the same time. What follows
+        the answer here is done also where the caller is gone by then.
+
+        Raises:
+            LeaseLostError: What the settlement made of the answer.
         """
-        return self._settles.submit((write, lease))
+        await self._settles.submit(settlement)
+        if settlement.error is not None:
+            raise settlement.error
 
-    async def _write_settles(self, items: Sequence[tuple[Write, Lease]]) -> Sequence[WriteResult]:
-        return await self.write_many([write for write, _ in items])
+    async def _write_settles(self, items: Sequence[Settlement]) -> Sequence[None]:
+        results = await self.write_many([item.write for item in items])
+        for item, result in zip(items, results, strict=True):
+            item.answered(result)
+        return [None] * len(items)
 
-    async def _ack_settled(
-        self, items: Sequence[tuple[Write, Lease]], results: Sequence[WriteResult]
-    ) -> None:
-        leases = [
-            lease for (_, lease), result in zip(items, results, strict=True) if result.applied
-        ]
+    async def _ack_settled(self, items: Sequence[Settlement], _: Sequence[None]) -> None:
+        leases = [item.lease for item in items if item.error is None]
         if leases:
             await self.ack_many(leases)
 

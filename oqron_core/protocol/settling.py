@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import time
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from oqron_core._codec import Json, decode_fields, portable_value
 from oqron_core.exceptions import (
@@ -26,7 +24,7 @@ from oqron_core.planes.values import Lease, Patch, Put, Write, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import describe_error
-from oqron_core.protocol.session import Session
+from oqron_core.protocol.session import Session, Settlement
 from oqron_core.protocol.transitions import JOB
 
 
@@ -75,23 +73,11 @@ class Settling:
             keep_for=session.completed_for(claim.lease.queue),
         )
 
-        def done(result: WriteResult) -> None:
-            self._end_completed(claim, result, encoded, refusal)
+        def end(result: WriteResult) -> LeaseLostError | None:
+            return self._end_completed(claim, result, encoded, refusal)
 
-        await self._patiently(claim, lambda: self._settled(write, claim, done))
+        await self._patiently(claim, lambda: session.settle(Settlement(write, claim.lease, end)))
         await self._follow(claim)
-
-    async def _settled(
-        self, write: Write, claim: Claim, done: Callable[[WriteResult], None]
-    ) -> None:
-        """Settle in a shared flush, and end the run also if the caller is gone by then."""
-        future = self._session.settle(write, claim.lease)
-        try:
-            result = await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(functools.partial(_end_unattended, done))
-            raise
-        done(result)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """Write many ends in one batch; False where the lease is lost."""
@@ -112,12 +98,9 @@ class Settling:
         done: list[bool] = []
         leases: list[Lease] = []
         for (claim, _), result, (encoded, refusal) in zip(pairs, results, outputs, strict=True):
-            try:
-                self._end_completed(claim, result, encoded, refusal)
-            except LeaseLostError:
-                done.append(False)
-            else:
-                done.append(True)
+            lost = self._end_completed(claim, result, encoded, refusal)
+            done.append(lost is None)
+            if lost is None:
                 leases.append(claim.lease)
         if leases:
             await session.ack_many(leases)
@@ -132,13 +115,15 @@ class Settling:
 
     def _end_completed(
         self, claim: Claim, result: WriteResult, encoded: Json, refusal: str | None
-    ) -> None:
+    ) -> LeaseLostError | None:
+        """End the run as the plane has answered; gives the error, if it is one."""
         if not result.applied and not self._is_repeated(claim, result, "completed"):
-            self._lost(claim, result)
+            return self._refused(claim, result)
         claim.settled = True
         if refusal is not None:
             claim.run.log("error", f"the output was not stored: {refusal}")
         claim.run.finish_encoded(encoded)
+        return None
 
     def _output(self, output: Any) -> tuple[Json, str | None]:
         refused: list[InvalidValueError] = []
@@ -289,8 +274,11 @@ class Settling:
             and record.field("leaseToken") == claim.lease.token
         )
 
-    def _lost(self, claim: Claim, result: WriteResult) -> None:
-        """Refuse a writer that does not hold the lease any more."""
+    def _lost(self, claim: Claim, result: WriteResult) -> NoReturn:
+        raise self._refused(claim, result)
+
+    def _refused(self, claim: Claim, result: WriteResult) -> LeaseLostError:
+        """Refuse a writer that does not hold the lease any more, and end its run."""
         record = result.record
         status = None if record is None else record.field("status")
         if status == "active":
@@ -309,22 +297,12 @@ class Settling:
             claim.run.cancel()
         else:
             claim.run.fail(f"lease lost: {reason}", reason="lease lost")
-        raise error
+        return error
 
 
 def _after(claim: Claim, write: Patch) -> Job:
     value = {**claim.record.value, **write.set}
     return structure(Job, value)
-
-
-def _end_unattended(
-    done: Callable[[WriteResult], None], future: asyncio.Future[WriteResult]
-) -> None:
-    """End the run of a caller that did not wait for the answer."""
-    if future.cancelled() or future.exception() is not None:
-        return
-    with contextlib.suppress(LeaseLostError):
-        done(future.result())
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oqron_core import Query, Storage, UnavailableError, open_storage
-from oqron_core.planes import DurablePlane
+from oqron_core.testing.faults import Faults
 
 
 def run(body: Callable[[Storage], Awaitable[None]], **settings: Any) -> None:
@@ -29,38 +29,6 @@ async def until(holds: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(10):
         while not await holds():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.02)
-
-
-class Through:
-    """A thin durable proxy whose write can be taken down."""
-
-    def __init__(self) -> None:
-        self.down = False
-        self.plane: DurablePlane | None = None
-
-    def __call__(self, plane: DurablePlane) -> DurablePlane:
-        through = self
-
-        class Proxy(DurablePlane):
-            scope = plane.scope
-            capabilities = plane.capabilities
-            get = plane.get
-            query = plane.query
-            count = plane.count
-            prune = plane.prune
-            now = plane.now
-            check = plane.check
-
-            async def write(self, writes: Any, **kwargs: Any) -> Any:
-                if through.down:
-                    msg = "down"
-                    raise UnavailableError(msg)
-                return await plane.write(writes, **kwargs)
-
-        for name in ("get", "query", "count", "prune", "now", "check"):
-            setattr(Proxy, name, staticmethod(getattr(plane, name)))
-        self.plane = plane
-        return Proxy()
 
 
 def test_a_short_run_is_one_durable_row_and_never_live() -> None:
@@ -230,32 +198,34 @@ def test_handles_may_be_used_from_threads() -> None:
 
 def test_ends_wait_while_history_is_down_and_are_written_then() -> None:
     """No terminal state is dropped; a clean close has written all of them."""
-    through = Through()
+    faults = Faults()
     ids: list[str] = []
 
     async def body(storage: Storage) -> None:
-        through.down = True
+        faults.down("durable.write")
         for n in range(200):
             handle = await storage.runs.start("x")
             handle.finish(n)
             ids.append(handle.id)
         with pytest.raises(UnavailableError):
             await storage.runs.flush()
-        through.down = False
+        faults.heal()
         await storage.runs.flush()
         rows = await storage.durable.get("runs", ids)
         assert list(range(200)) == [row.value["output"] for row in rows if row]
 
-    run(body, wrap_durable=through)
+    run(body, wrap_durable=faults.wrap_durable)
 
 
 def test_close_says_what_it_could_not_write() -> None:
     """A plane that stays down costs at most the time-out, and the loss is counted."""
-    through = Through()
+    faults = Faults()
 
     async def main() -> None:
-        async with open_storage(mode="memory", wrap_durable=through, close_timeout=0.4) as storage:
-            through.down = True
+        async with open_storage(
+            mode="memory", wrap_durable=faults.wrap_durable, close_timeout=0.4
+        ) as storage:
+            faults.down("durable.write")
             for _ in range(3):
                 (await storage.runs.start("x")).finish()
         assert storage.unwritten == 3

@@ -127,7 +127,11 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     with ExitStack() as stack:
         made = Setting(mode)
         if "redis" in mode:
-            made.redis = _running(stack, servers.redis_server())
+            made.redis = _running(
+                # Where it is the truth, it has to persist.
+                stack,
+                servers.redis_server(persistent=mode == "redis"),
+            )
         if "postgres" in mode:
             made.postgres = _running(stack, servers.postgres_server())
         yield made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 
@@ -54,12 +55,21 @@ class Crashes(ModeBase):
 
         return World(open_world, self.elapse)
 
-    @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-    async def test_crash_points_leave_the_invariants_whole(self, scenario: Scenario) -> None:
+    async def test_crash_points_leave_the_invariants_whole(self) -> None:
         """Died before, died after, refused, or done with the answer lost."""
-        tried = await Sampler(self.world, parallel=8, patience=120.0).explore(scenario)
+        gate = asyncio.Semaphore(6)
 
-        assert tried >= 4
+        async def explore(scenario: Scenario) -> str | None:
+            async with gate:
+                try:
+                    tried = await Sampler(self.world, parallel=2, patience=120.0).explore(scenario)
+                except AssertionError as error:
+                    return str(error)
+                return None if tried >= 4 else f"{scenario.name}: has only {tried} points"
+
+        # Most of the time is waiting for leases to lapse, so do it side by side.
+        found = await asyncio.gather(*map(explore, SCENARIOS))
+        assert not (broken := [text for text in found if text]), "\n".join(broken)
 
 
 class TestRedisCrashes(Redis, Crashes):

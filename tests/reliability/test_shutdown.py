@@ -19,7 +19,6 @@ import pytest
 from chaos.ledger import read
 from chaos.plan import QUEUES, Plan
 from fix_leaks import Setting, quiet
-from fix_leaks import setting as setting
 
 from oqron_core import ClosedError, JobSpec, Storage, open_storage
 

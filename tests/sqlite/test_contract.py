@@ -15,13 +15,28 @@ class TestSqlite(HotPlaneContract, DurablePlaneContract):
     """Both planes in one file."""
 
     backend = "sqlite"
-    more: ClassVar[dict[str, Any]] = {}
-    folder = Path()
+    path = ""
 
     @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
+    def _path(self, folder: Path) -> None:
+        self.path = str(folder / "oqron.db")
 
     def settings(self) -> dict[str, Any]:
         """Use a file of the test's own."""
-        return {"path": str(self.folder / "oqron.db"), **self.more}
+        return {"path": self.path}
+
+
+class TestTwoFilesFlushed(HotPlaneContract, DurablePlaneContract):
+    """Two files, each commit flushed to the disk, under the loop that is chosen for speed."""
+
+    backend = "sqlite"
+    loop_factory = staticmethod(uvloop.new_event_loop)
+    paths: ClassVar[dict[str, str]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _paths(self, folder: Path) -> None:
+        self.paths = {"path": str(folder / "cold.db"), "hot_path": str(folder / "hot.db")}  # type: ignore[misc]  # of this test
+
+    def settings(self) -> dict[str, Any]:
+        """Keep the planes apart, and every commit safe from a power cut."""
+        return {**self.paths, "synchronous": "full"}

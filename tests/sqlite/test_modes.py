@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -13,6 +13,15 @@ from oqron_core.storage import open_storage
 from oqron_core.testing.contracts.crashes import CrashContract
 from oqron_core.testing.contracts.lives import LivesContract
 from oqron_core.testing.contracts.mode import ModeBase, ModeContract
+from oqron_core.testing.contracts.mode_breakers import ModeBreakersContract
+from oqron_core.testing.contracts.mode_cache import ModeCacheContract
+from oqron_core.testing.contracts.mode_controls import ControlsContract
+from oqron_core.testing.contracts.mode_definitions import DefinitionsContract
+from oqron_core.testing.contracts.mode_limits import ModeLimitsContract
+from oqron_core.testing.contracts.mode_locks import ModeLocksContract
+from oqron_core.testing.contracts.mode_logs import ModeLogsContract
+from oqron_core.testing.contracts.mode_retention import RetentionContract
+from oqron_core.testing.contracts.mode_schedules import SchedulesContract
 from oqron_core.testing.contracts.mode_topics import TopicsContract
 from oqron_memory import MemoryStore
 
@@ -20,16 +29,15 @@ from oqron_memory import MemoryStore
 class _InAFile(ModeBase):
     """Gives every storage of a test the same file."""
 
-    more: ClassVar[dict[str, Any]] = {}
-    folder = Path()
+    path = ""
 
     @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
+    def _path(self, folder: Path) -> None:
+        self.path = str(folder / "oqron.db")
 
     def settings(self) -> dict[str, Any]:
         """Use a file of the test's own."""
-        return {"sqlite": {"path": str(self.folder / "oqron.db"), **self.more}}
+        return {"sqlite": {"path": self.path}}
 
 
 class TestSqliteMode(_InAFile, ModeContract):
@@ -44,10 +52,65 @@ class TestSqliteTopics(_InAFile, TopicsContract):
     mode = "sqlite"
 
 
+class TestSqliteSchedules(_InAFile, SchedulesContract):
+    """Pointers, one winner a slot, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteControls(_InAFile, ControlsContract):
+    """Pauses, and what arrives meanwhile, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteDefinitions(_InAFile, DefinitionsContract):
+    """What is defined, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteRetention(_InAFile, RetentionContract):
+    """What goes, and when, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteLocks(_InAFile, ModeLocksContract):
+    """Locks and leaders, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteCache(_InAFile, ModeCacheContract):
+    """Values that expire, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteLimits(_InAFile, ModeLimitsContract):
+    """Rates, slots, bans, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteBreakers(_InAFile, ModeBreakersContract):
+    """Circuit breakers, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteLogs(_InAFile, ModeLogsContract):
+    """Logs of modules, in one file."""
+
+    mode = "sqlite"
+
+
 class TestSqliteCrashes(_InAFile, CrashContract):
     """Every crash point, in one file."""
 
     mode = "sqlite"
+    parallel = 6
 
 
 class TestSqliteLives(_InAFile, LivesContract):
@@ -75,9 +138,9 @@ class TestMemoryBeforeSqlite(_InAFile, ModeContract):
         }
 
 
-def test_two_files_keep_the_planes_apart(tmp_path: Path) -> None:
+def test_two_files_keep_the_planes_apart(folder: Path) -> None:
     """With hot_path, records are in one file and claims in the other."""
-    cold, hot = tmp_path / "cold.db", tmp_path / "hot.db"
+    cold, hot = folder / "cold.db", folder / "hot.db"
 
     async def work() -> int:
         section = {"path": str(cold), "hot_path": str(hot)}
