@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import os
+import sys
 import threading
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -177,7 +178,8 @@ class Portal:
             loop, stop = self._loop, self._stop
             if loop is not None and stop is not None:
                 loop.call_soon_threadsafe(stop.set)
-        self._thread.join()
+        if not sys.is_finalizing():
+            self._thread.join()
 
     def _work(self, started: concurrent.futures.Future[None]) -> None:
         try:
@@ -313,6 +315,9 @@ class Held(AbstractContextManager[T]):
             # A with block that a forked child leaves: what it holds is the parent's.
             return False
         portal = self._portal
+        if sys.is_finalizing():
+            # Never closed, and the interpreter ends: the loop's thread runs no more.
+            return False
         try:
             # Where the loop has ended, so has the task: its result is there.
             portal.post(self._set_leave, error)

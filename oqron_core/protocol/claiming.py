@@ -104,32 +104,42 @@ class Claiming:
     ) -> list[Claim]:
         """Take leases, confirm them in the durable plane, start the runs."""
         while True:
-            leases = await self._session.hot.broker.claim(
-                queue, owner=worker, lease_for=lease_for, limit=limit, order=order
-            )
-            if not leases:
-                return []
             batch = _Batch(lease_ms(lease_for), kind, lanes)
-            claims = await self._confirm_whole(leases, batch)
+            step = self._claim_once(queue, worker, lease_for, limit, order, batch)
+            # A caller that is cancelled in the middle must neither leave leases nor
+            # burn an attempt: the step runs to its end, and what nobody takes is
+            # released.
+            task = self._session.spawn(step, name="oqron-claim")
+            try:
+                claims: list[Claim] | None = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                task.add_done_callback(self._release_unclaimed)
+                raise
+            if claims is None:
+                return []
             if claims:
                 return claims
             # Everything was a leftover and is dropped now: look behind it.
 
-    async def _confirm_whole(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
-        # A caller that is cancelled in the middle must neither burn an attempt
-        # nor leave jobs active until the lease lapses: the step runs to its end,
-        # and what nobody takes is released.
-        task = self._session.spawn(self._confirm(leases, batch), name="oqron-claim")
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._release_unclaimed)
-            raise
+    async def _claim_once(
+        self,
+        queue: str,
+        worker: str,
+        lease_for: float,
+        limit: int,
+        order: Order,
+        batch: _Batch,
+    ) -> list[Claim] | None:
+        """Claim and confirm; None where the broker has nothing."""
+        leases = await self._session.hot.broker.claim(
+            queue, owner=worker, lease_for=lease_for, limit=limit, order=order
+        )
+        return await self._confirm(leases, batch) if leases else None
 
-    def _release_unclaimed(self, task: asyncio.Task[list[Claim]]) -> None:
+    def _release_unclaimed(self, task: asyncio.Task[list[Claim] | None]) -> None:
         if task.cancelled() or task.exception() is not None:
             return
-        for claim in task.result():
+        for claim in task.result() or ():
             self._session.spawn(self._release_quietly(claim), name="oqron-release")
 
     async def _release_quietly(self, claim: Claim) -> None:

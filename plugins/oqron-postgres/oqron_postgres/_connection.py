@@ -35,7 +35,7 @@ CLOSE_WITHIN: Final = 5.0
 """Seconds that closing may take, also where the server is frozen."""
 _GRACE: Final = 1.0
 """Seconds after which the client gives up a statement that the server should have."""
-_CANCEL_WITHIN: Final = 1.0
+_CANCEL_WITHIN: Final = 0.5
 """Seconds that asking a server to give a statement up may take."""
 _RETRY_AFTER: Final = 0.5
 """Seconds between the attempts to connect to a server that is down."""
@@ -141,8 +141,13 @@ class _Connection(psycopg.AsyncConnection[Any]):
     generation: int = -1
 
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:
-        """Ask the server to give a statement up; a frozen one will not hear it anyway."""
-        await super().cancel_safe(timeout=min(timeout, _CANCEL_WITHIN))
+        """Ask the server to give a statement up; one that does not hear it is left."""
+        try:
+            await super().cancel_safe(timeout=min(timeout, _CANCEL_WITHIN))
+        except Exception:
+            # The driver would wait for the statement's end, seconds more.
+            self.pgconn.finish()
+            raise
 
 
 class PostgresConnection:

@@ -70,15 +70,20 @@ _CLAIMS: Final[dict[Order, str]] = {
     "fifo": _CLAIM,
     "lifo": _CLAIM.replace("priority, seq", "priority, seq DESC"),
 }
-_HELD: Final = (
-    "WHERE scope = :scope AND queue = :queue AND id = :id AND leased = 1 "
-    "AND token = :token AND at > :now"
+_HELD: Final = """
+SELECT j.key FROM json_each(:leases) AS j CROSS JOIN oqron_hot_entries AS e
+ON e.scope = :scope AND e.queue = j.value ->> 0 AND e.id = j.value ->> 1
+WHERE e.leased = 1 AND e.token = j.value ->> 2 AND e.at > :now
+"""
+_THOSE: Final = (
+    "WHERE (scope, queue, id) IN "
+    "(SELECT :scope, value ->> 0, value ->> 1 FROM json_each(:leases))"
 )
-_RENEW: Final = f"UPDATE oqron_hot_entries SET at = :at {_HELD}"  # noqa: S608 - of constants
-_ACK: Final = f"DELETE FROM oqron_hot_entries {_HELD}"  # noqa: S608 - of constants
+_RENEW: Final = f"UPDATE oqron_hot_entries SET at = :at {_THOSE}"  # noqa: S608 - of constants
+_ACK: Final = f"DELETE FROM oqron_hot_entries {_THOSE}"  # noqa: S608 - of constants
 _NACK: Final = f"""
 UPDATE oqron_hot_entries SET leased = 0, at = :at, token = 0,
-priority = coalesce(:priority, priority) {_HELD}
+priority = coalesce(:priority, priority) {_THOSE}
 """  # noqa: S608 - of constants
 _REMOVE: Final = (
     "DELETE FROM oqron_hot_entries WHERE scope = :scope AND queue = :queue AND id = :id"
@@ -302,30 +307,35 @@ class SqliteBroker(Broker):
         """Run *statement* for each lease that still holds; say for which it did."""
         if not leases:
             return []
-        mine = [*leases]
-        tells = statement is not _ACK
+        named = [
+            (lease.queue, lease.id, lease.token)
+            # A token of more than 64 bits was never given.
+            for lease in leases
+            if 0 <= lease.token <= _INT_MAX
+        ]
+        asked = orjson.dumps(named).decode()
 
-        def work(step: Transaction) -> list[bool]:
-            at = None if lasts is None else step.now + lasts
-            params = {
-                "scope": self._place.number,
-                "now": step.now,
-                "at": at,
-                "priority": priority,
-            }
-            results: list[bool] = []
-            for lease in mine:
-                if not 0 <= lease.token <= _INT_MAX:
-                    results.append(False)
-                    continue
-                params |= {"queue": lease.queue, "id": lease.id, "token": lease.token}
-                held = step.driver.execute(statement, params).rowcount == 1
-                results.append(held)
-                if held and tells:
-                    step.told.add(self._topic(lease.queue))
-            return results
+        def work(step: Transaction) -> set[tuple[str, str, int]]:
+            params = {"scope": self._place.number, "now": step.now, "leases": asked}
+            held = {named[index] for (index,) in step.driver.execute(_HELD, params)}
+            if held:
+                params["leases"] = orjson.dumps([*held]).decode()
+                params["at"] = None if lasts is None else step.now + lasts
+                params["priority"] = priority
+                step.driver.execute(statement, params)
+                if statement is not _ACK:
+                    step.told |= {self._topic(queue) for queue, _, _ in held}
+            return held
 
-        return await self._place.write(work)
+        held = await self._place.write(work)
+        results = []
+        for lease in leases:
+            name = (lease.queue, lease.id, lease.token)
+            results.append(name in held)
+            if statement is not _RENEW:
+                # Settled once; named again, there is nothing left to settle.
+                held.discard(name)
+        return results
 
     # --- the queue as a whole ---
 

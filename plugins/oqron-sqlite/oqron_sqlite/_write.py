@@ -8,6 +8,7 @@ held when it was looked at still holds when the change is written.
 from __future__ import annotations
 
 import functools
+import itertools
 import sqlite3
 
 from collections.abc import Mapping, Sequence
@@ -311,13 +312,34 @@ class _Changes:
             (_DELETE, self.deletes),
             (_VALUE, self.values),
             (_UPDATE, self.updates),
-            (_INSERT, self.inserts),
         ):
             if rows:
                 driver.executemany(statement.replace("oqron_table", table), rows)
+        self._insert(driver, table)
+
+    def _insert(self, driver: sqlite3.Connection, table: str) -> None:
+        """Insert many rows a statement, which costs two thirds of one each."""
+        whole = len(self.inserts) - len(self.inserts) % _INSERT_ROWS
+        many = _insert_many(table)
+        for start in range(0, whole, _INSERT_ROWS):
+            part = self.inserts[start : start + _INSERT_ROWS]
+            driver.execute(many, [*itertools.chain.from_iterable(part)])
+        if whole < len(self.inserts):
+            one = _INSERT.replace("oqron_table", table)
+            driver.executemany(one, self.inserts[whole:])
 
 
 _INSERT: Final = "INSERT INTO oqron_table VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_ROWS: Final = 50
+
+
+@functools.cache
+def _insert_many(table: str) -> str:
+    row = _INSERT.partition("VALUES ")[2]
+    more = f", {row}" * (_INSERT_ROWS - 1)
+    return _INSERT.replace("oqron_table", table) + more
+
+
 _VALUE: Final = "UPDATE oqron_table SET value = ? WHERE rowid = ?"
 _UPDATE: Final = (
     "UPDATE oqron_table SET value = ?, inserted_at = ?, expires_at = ? WHERE rowid = ?"
