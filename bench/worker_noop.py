@@ -18,9 +18,8 @@ import time
 
 from typing import Any
 
-from oqron_worker import App
-
 from oqron_core.testing import servers
+from oqron_worker import App
 
 
 def _settings(mode: str, stack: contextlib.ExitStack) -> dict[str, Any]:
@@ -38,7 +37,7 @@ async def throughput(settings: dict[str, Any], count: int, concurrency: int) -> 
     left = count
 
     @app.queue("noop", concurrency=concurrency)
-    async def noop(n: int) -> None:
+    async def noop(n: int) -> None:  # noqa: ARG001 - a payload
         nonlocal left
         left -= 1
         if left == 0:
@@ -52,7 +51,7 @@ async def throughput(settings: dict[str, Any], count: int, concurrency: int) -> 
         began = time.perf_counter()
         async with app.worker(concurrency=concurrency, grace=60.0):
             await done.wait()
-            while (await app.storage.jobs.counts("noop"))["active"]:
+            while (await app.storage.jobs.counts("noop"))["active"]:  # noqa: ASYNC110 - looks from outside
                 await asyncio.sleep(0.001)
             taken = time.perf_counter() - began
             cpu = time.process_time() - cpu

@@ -54,7 +54,7 @@ class _Count:
             self.over.set()
 
     async def wait(self) -> None:
-        while not self.over.is_set():
+        while not self.over.is_set():  # noqa: ASYNC110 - looks from outside
             await asyncio.sleep(0.005)
 
 
@@ -72,7 +72,7 @@ async def saq(url: str, total: int) -> float:
 
     count = _Count(total)
 
-    async def noop(_: Any, *, n: int) -> None:
+    async def noop(_: Any, *, n: int) -> None:  # noqa: ARG001 - a payload
         count.one()
 
     queue = Queue.from_url(url)
@@ -91,7 +91,7 @@ async def arq(url: str, total: int) -> float:
 
     count = _Count(total)
 
-    async def noop(_: Any, n: int) -> None:
+    async def noop(_: Any, n: int) -> None:  # noqa: ARG001 - a payload
         count.one()
 
     settings = RedisSettings.from_dsn(url)
@@ -117,7 +117,7 @@ async def streaq(url: str, total: int) -> float:
     worker: Any = Worker(redis_url=url, concurrency=100, handle_signals=False)
 
     @worker.task()
-    async def noop(n: int) -> None:
+    async def noop(n: int) -> None:  # noqa: ARG001 - a payload
         count.one()
 
     async with worker:
@@ -136,7 +136,7 @@ async def taskiq(url: str, total: int) -> float:
     broker: Any = RedisStreamBroker(url=url)
 
     @broker.task
-    async def noop(n: int) -> None:
+    async def noop(n: int) -> None:  # noqa: ARG001 - a payload
         count.one()
 
     await broker.startup()
@@ -158,7 +158,7 @@ async def dramatiq(url: str, total: int) -> float:
     library.set_broker(broker)
 
     @library.actor
-    def noop(n: int) -> None:
+    def noop(n: int) -> None:  # noqa: ARG001 - a payload
         with lock:
             count.one()
 
@@ -179,7 +179,7 @@ async def procrastinate(url: str, total: int) -> float:
     app = library.App(connector=library.PsycopgConnector(conninfo=url, max_size=20))
 
     @app.task
-    async def noop(n: int) -> None:
+    async def noop(n: int) -> None:  # noqa: ARG001 - a payload
         count.one()
 
     async with app.open_async():
@@ -187,9 +187,7 @@ async def procrastinate(url: str, total: int) -> float:
         for first in range(0, total, 1000):
             await noop.batch_defer_async(*({"n": n} for n in range(first, first + 1000)))
         count.start()
-        await _until(
-            count, app.run_worker_async(concurrency=100, install_signal_handlers=False)
-        )
+        await _until(count, app.run_worker_async(concurrency=100, install_signal_handlers=False))
     return count.took
 
 
@@ -217,7 +215,7 @@ async def pgqueuer(url: str, total: int) -> float:
         # Completions are buffered: the last handler is not the last write.
         other = await asyncpg.connect(url)
         await count.wait()
-        while await other.fetchval("SELECT count(*) FROM pgqueuer"):
+        while await other.fetchval("SELECT count(*) FROM pgqueuer"):  # noqa: ASYNC110 - looks from outside
             await asyncio.sleep(0.01)
         count.took = time.perf_counter() - count.began
         await other.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from oqron_core._plugins import Plugins, discover
 from oqron_core.config import Mode, Settings, load_settings, structure_section
@@ -40,6 +41,8 @@ from oqron_core.services.topics import Topics
 __all__ = ["Storage", "open_storage"]
 
 log = logging.getLogger("oqron.storage")
+
+_LAST_WORDS: Final = 0.1
 
 WrapHot: TypeAlias = Callable[[HotPlane], HotPlane]
 WrapDurable: TypeAlias = Callable[[DurablePlane], DurablePlane]
@@ -109,10 +112,9 @@ class Storage:
                 raise
             log.warning("opened without the hot plane: %s", error)
 
-    async def _close(self) -> None:
-        timeout = self.settings.close_timeout
-        lines = await self.logs.close(timeout / 4)
-        self.unwritten = lines + await self._session.close(timeout)
+    async def _close(self, budget: _Budget) -> None:
+        lines = await self.logs.close(budget.left() / 4)
+        self.unwritten = lines + await self._session.close(budget.left() * 0.75)
 
     def __repr__(self) -> str:
         settings = self.settings
@@ -191,14 +193,16 @@ async def open_storage(
             msg = f"give either settings or {', '.join(named)}, not both"
             raise TypeError(msg)
         found = discover(only=()) if plugins is None else plugins
+    budget = _Budget(settings.close_timeout)
     async with AsyncExitStack() as stack:
-        planes = await _open_planes(stack, found, settings)
+        planes = await _open_planes(stack, found, settings, budget)
         storage = Storage(*_wrapped(planes, wrap_hot, wrap_durable), settings)
         try:
             await storage._open()
             yield storage
         finally:
-            await storage._close()
+            budget.start()
+            await storage._close(budget)
 
 
 def _wrapped(
@@ -214,7 +218,7 @@ def _wrapped(
 
 
 async def _open_planes(
-    stack: AsyncExitStack, plugins: Plugins, settings: Settings
+    stack: AsyncExitStack, plugins: Plugins, settings: Settings, budget: _Budget
 ) -> tuple[HotPlane, DurablePlane]:
     hot_backend, open_hot = plugins.hot(settings.hot)
     durable_backend, open_durable = plugins.durable(settings.durable)
@@ -223,37 +227,55 @@ async def _open_planes(
         max_value_bytes=settings.max_value_bytes,
         start_degraded=settings.start_degraded,
     )
-    timeout = settings.close_timeout
     # Opening needs the durable plane; it comes first.
-    durable_side = await _connect(stack, durable_backend, settings)
+    durable_side = await _connect(stack, durable_backend, settings, budget)
     hot_side = (
         durable_side
         if hot_backend.name == durable_backend.name
-        else await _connect(stack, hot_backend, settings)
+        else await _connect(stack, hot_backend, settings, budget)
     )
-    durable = await _enter(stack, open_durable(durable_side, context), timeout, "durable plane")
-    hot = await _enter(stack, open_hot(hot_side, context), timeout, "hot plane")
+    durable = await _enter(stack, open_durable(durable_side, context), budget, "durable plane")
+    hot = await _enter(stack, open_hot(hot_side, context), budget, "hot plane")
     return hot, durable
 
 
-async def _connect(stack: AsyncExitStack, backend: Backend, settings: Settings) -> Any:
+async def _connect(
+    stack: AsyncExitStack, backend: Backend, settings: Settings, budget: _Budget
+) -> Any:
     section = structure_section(backend, settings.section_for(backend.name), backend.name)
-    return await _enter(
-        stack, backend.connect(section), settings.close_timeout, f"connection of {backend.name}"
-    )
+    return await _enter(stack, backend.connect(section), budget, f"connection of {backend.name}")
 
 
-async def _enter(stack: AsyncExitStack, manager: Any, timeout: float, what: str) -> Any:
-    """Enter *manager*; leaving it later takes at most *timeout* seconds."""
+class _Budget:
+    """The time that closing may take, shared by everything that is closed."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._deadline: float | None = None
+
+    def start(self) -> None:
+        """Count from now."""
+        self._deadline = time.monotonic() + self._timeout
+
+    def left(self) -> float:
+        """Give the seconds that are left; a little also where there are none."""
+        if self._deadline is None:
+            return self._timeout
+        return max(_LAST_WORDS, self._deadline - time.monotonic())
+
+
+async def _enter(stack: AsyncExitStack, manager: Any, budget: _Budget, what: str) -> Any:
+    """Enter *manager*; leaving it later takes no longer than the budget allows."""
     value = await manager.__aenter__()
 
     async def leave(*error: Any) -> None:
+        allowed = budget.left()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(allowed):
                 await manager.__aexit__(*error)
         except TimeoutError:
             # A frozen server must not keep the process from ending.
-            log.warning("the %s did not close within %g seconds", what, timeout)
+            log.warning("the %s did not close within %.1f seconds", what, allowed)
         except StorageError as problem:
             log.warning("closing the %s: %s", what, problem)
 

@@ -46,17 +46,16 @@ async def main() -> None:
         job = await send.add(to=Address("a@example.com", "Ada"), template="welcome")
         slow = await send.add(to=Address("b@example.com", "slow"), template="welcome")
         bad = await send.add(to=Address("nowhere"), template="welcome")
-        digest = [
-            await send.add(to=Address("c@example.com"), template="digest", unique="digest:c", delay=0.1)
-            for _ in range(3)
-        ]
-        while worker.metrics.total("completed") < 3 or worker.metrics.total("discarded") < 1:
-            await asyncio.sleep(0.01)
-        assert [False, True, True] == [found.duplicate for found in digest]
+        carl = Address("c@example.com")
+        for _ in range(3):  # one mail, whoever asks how often
+            await send.add(to=carl, template="digest", unique="digest:c", delay=0.1)
+        await worker.idle()
         for found in (job, slow, bad):
             ended = await send.get(found.id)
-            assert ended is not None
-            sys.stdout.write(f"{ended.data['to']['email']}: {ended.status} {ended.error or ''}\n")
+            if ended is not None:
+                sys.stdout.write(
+                    f"{found.data['to']['email']}: {ended.status} {ended.error or ''}\n"
+                )
 
 
 if __name__ == "__main__":

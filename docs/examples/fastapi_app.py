@@ -43,7 +43,7 @@ async def lifespan(api: FastAPI) -> AsyncIterator[None]:
         engine = engine_for(work)
         async with engine.begin() as connection:
             await connection.execute(
-                text("CREATE TABLE IF NOT EXISTS orders (id serial PRIMARY KEY, item text NOT NULL)")
+                text("CREATE TABLE IF NOT EXISTS orders (id serial PRIMARY KEY, item text)")
             )
         api.state.engine = engine
         yield

@@ -14,7 +14,6 @@ from oqron_worker import App, Context
 
 
 app = App()
-done = asyncio.Event()
 
 
 @app.queue("report-parts", concurrency=4)
@@ -29,9 +28,7 @@ async def ready(regions: list[str], jobs: list[str]) -> str:
     total = 0
     for job_id in jobs:
         found = await part.get(job_id)
-        assert found is not None
-        total += found.return_value
-    done.set()
+        total += found.return_value if found is not None else 0
     return f"{len(regions)} regions, {total}"
 
 
@@ -58,12 +55,11 @@ async def heartbeat() -> None:
 
 async def main() -> None:
     """Do not wait until three in the morning."""
-    async with app, app.worker():
+    async with app, app.worker() as worker:
         await nightly.trigger()
-        await done.wait()
-        while not (runs := (await ready.runs(status="completed")).items):
-            await asyncio.sleep(0.01)
-        sys.stdout.write(f"{runs[0].output}\n")
+        await worker.idle()
+        [run] = (await ready.runs(status="completed")).items
+        sys.stdout.write(f"{run.output}\n")
 
 
 if __name__ == "__main__":

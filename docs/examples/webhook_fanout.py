@@ -53,10 +53,8 @@ async def main() -> None:
             secrets[name] = endpoint.secret or ""
         await app.emit("order.created", {"id": 7, "status": "new", "margin": 0.4})
         await app.emit("order.paid", {"id": 7, "status": "paid", "margin": 0.4})
-        while worker.metrics.total("completed") < 3:
-            await asyncio.sleep(0.01)
-    assert [(True, "all"), (True, "all"), (True, "paid")] == sorted(received)
-    sys.stdout.write(f"{len(received)} deliveries, all signed\n")
+        await worker.idle()
+    sys.stdout.write(f"{len(received)} deliveries, {sum(ok for ok, _ in received)} signed\n")
 
 
 if __name__ == "__main__":

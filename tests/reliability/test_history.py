@@ -267,3 +267,14 @@ def test_a_run_that_was_never_closed_is_found() -> None:
     story.runs["r1"]["status"] = "running"
 
     assert any("never closed" in line for line in story.judged().violations)
+
+
+def test_a_silent_worker_may_be_taken_for_lost() -> None:
+    """Only while it was stopped; its job is done all the same."""
+    story = done()
+    story.runs["r1"] |= {"status": "failed", "error": "worker lost"}
+    assert 1 == story.judged().counts["runs: lost without a reason"]
+
+    story.faults.append({"e": "stop worker", "w": "w", "since": 15, "t": 6000})
+    verdict = story.judged()
+    assert ([], 1) == (verdict.violations, verdict.counts["runs: closed in a silence"])

@@ -189,7 +189,9 @@ def test_several_processes_share_the_work_and_the_slots(crew: Crew) -> None:
     """Under one supervisor, that replaces what dies and ends with all of them."""
 
     async def fill(storage: Storage) -> None:
-        await storage.jobs.add_many("mixed", [{"n": n, "ms": 5, "fails": False} for n in range(100)])
+        await storage.jobs.add_many(
+            "mixed", [{"n": n, "ms": 5, "fails": False} for n in range(100)]
+        )
 
     crew.run(fill)
     process = crew.start("worker", "worker_apps", "--processes", "2", "--grace", "2")
@@ -235,7 +237,9 @@ def test_health_and_metrics_are_served(crew: Crew) -> None:
     """On the port that was asked for; 503 while nothing can be claimed is for others."""
 
     async def fill(storage: Storage) -> None:
-        await storage.jobs.add_many("mixed", [{"n": n, "ms": 1, "fails": n == 3} for n in range(10)])
+        await storage.jobs.add_many(
+            "mixed", [{"n": n, "ms": 1, "fails": n == 3} for n in range(10)]
+        )
 
     crew.run(fill)
     crew.start("worker", "worker_apps", "--port", "0")
@@ -251,8 +255,9 @@ def test_health_and_metrics_are_served(crew: Crew) -> None:
     assert "ok" == json.loads(get("/health"))["status"]
     assert "ok" == json.loads(get("/live"))["status"]
     crew.until(
-        lambda: 'oqron_worker_attempts_total{queue="mixed",outcome="completed"} 10'
-        in get("/metrics")
+        lambda: (
+            'oqron_worker_attempts_total{queue="mixed",outcome="completed"} 10' in get("/metrics")
+        )
     )
     assert 'outcome="retried"} 1' in get("/metrics")
     assert 'oqron_worker_duration_seconds_count{queue="mixed"} 11' in get("/metrics")
@@ -305,7 +310,7 @@ def test_the_exit_status_of_a_command_decides(crew: Crew) -> None:
     script.write_text(
         'read line\necho "$JOB_QUEUE $JOB_ATTEMPT" >&2\n'
         'case "$line" in\n'
-        '  *later*) [ -e seen ] || { touch seen; exit 75; } ;;\n'
+        "  *later*) [ -e seen ] || { touch seen; exit 75; } ;;\n"
         "  *bad*) exit 3 ;;\n"
         "esac\necho '  plain text'\n"
     )
@@ -339,9 +344,7 @@ def test_a_command_is_ended_with_its_attempt(crew: Crew) -> None:
         await storage.jobs.add("q", None, max_attempts=1)
 
     crew.run(fill)
-    process = crew.start(
-        "work", "q", "--exec", f"sh {script}", "--timeout", "0.5", "--until-empty"
-    )
+    process = crew.start("work", "q", "--exec", f"sh {script}", "--timeout", "0.5", "--until-empty")
     assert 0 == process.wait(60), crew.logs()
 
     [pid] = [int(line) for line in (crew.folder / "pids").read_text().split()]
@@ -370,7 +373,8 @@ def test_real_payloads_are_piped_through_though_the_worker_is_killed(crew: Crew)
     payloads = [json.loads(line) for line in file.read_text().split("\n") if line]
     script = crew.folder / "event.py"
     script.write_text(
-        "import json, sys\nd = json.load(sys.stdin)\nprint(json.dumps([d['event'], len(d['payload'])]))\n"
+        "import json, sys\nd = json.load(sys.stdin)\n"
+        "print(json.dumps([d['event'], len(d['payload'])]))\n"
     )
 
     async def fill(storage: Storage) -> None:

@@ -13,9 +13,8 @@ from typing import Any
 import attrs
 import pytest
 
-from oqron_worker import App, Context, Discard, Retry, Snooze, Unique, current_context
-
 from oqron_core import Backoff, ConflictError, InvalidValueError
+from oqron_worker import App, Context, Discard, Retry, Snooze, Unique, current_context
 
 
 @attrs.frozen
@@ -656,10 +655,9 @@ def test_a_process_pool_runs_what_keeps_a_processor_busy() -> None:
     from worker_processes import app, busy
 
     async def main() -> None:
-        async with app, app.worker(processes=2, blocked_after=None):
+        async with app, app.worker(processes=2, blocked_after=None) as worker:
             jobs = [await busy.add(n=n) for n in (10, -1, -2, 11, -3)]
-            while any(n for status, n in (await busy.counts()).items() if status != "completed"):
-                await asyncio.sleep(0.02)
+            await worker.idle()
             ended = [await busy.get(job.id) for job in jobs]
             assert [55, 66] == [ended[i].return_value for i in (0, 3)]
             assert "ValueError: below zero" in ended[1].error

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from oqron_worker import App, Context
-
 from oqron_core import Backoff, InvalidValueError
+from oqron_worker import App, Context
 
 
 def at(clock: Any, text: str) -> None:
@@ -174,9 +173,8 @@ def test_what_runs_by_the_clock_takes_no_arguments() -> None:
 
 def test_two_workers_share_the_slots_of_an_interval() -> None:
     """Each slot runs once, whoever leads; a leader that goes is followed at once."""
-    from oqron_memory import MemoryStore
-
     from oqron_core import open_storage
+    from oqron_memory import MemoryStore
 
     seen: list[int | None] = []
 
@@ -196,7 +194,7 @@ def test_two_workers_share_the_slots_of_an_interval() -> None:
             app = application()
             with app.using(storage):
                 async with app.worker(maintenance=False, blocked_after=None):
-                    while len(seen) < until:
+                    while len(seen) < until:  # noqa: ASYNC110 - of two workers
                         await asyncio.sleep(0.01)
 
     async def main() -> None:

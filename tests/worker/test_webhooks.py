@@ -12,11 +12,10 @@ from typing import Any
 import attrs
 import pytest
 
+from oqron_core import InvalidValueError
 from oqron_worker import App, Context
 from oqron_worker._sending import address_is_public
 from oqron_worker._signing import new_secret, signature_headers, verify
-
-from oqron_core import InvalidValueError
 
 
 @attrs.define

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from oqron_memory import MemoryStore
-
-from oqron_worker import App, Context, Worker
-from oqron_worker._capacity import Capacity, Share
-
 from oqron_core import FixedWindow, InvalidValueError, TokenBucket, open_storage
 from oqron_core.testing.faults import Faults
+from oqron_memory import MemoryStore
+from oqron_worker import App, Context, Worker
+from oqron_worker._capacity import Capacity, Share
 
 
 QUIET: dict[str, Any] = {"maintenance": False, "schedules": False, "blocked_after": None}
@@ -42,7 +40,7 @@ def memory_app(**more: Any) -> App:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Return once *condition* holds."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - looks at several things
         await asyncio.sleep(0.002)
 
 
@@ -153,9 +151,7 @@ def test_slots_go_by_weight_where_all_are_busy() -> None:
     async def main() -> None:
         capacity = Capacity(8)
         heavy, light = Share("heavy", 100, weight=3.0), Share("light", 100)
-        tasks = [
-            asyncio.create_task(capacity.take(share, 1)) for share in [light, heavy] * 100
-        ]
+        tasks = [asyncio.create_task(capacity.take(share, 1)) for share in [light, heavy] * 100]
         await asyncio.sleep(0)
         for _ in range(200):
             await asyncio.sleep(0)
@@ -358,7 +354,11 @@ def test_a_drain_lets_handlers_finish() -> None:
             first, second = [await work.get(job.id) for job in jobs]
             assert first is not None
             assert second is not None
-            assert ("completed", "done", 1) == (first.status, first.return_value, first.attempt_made)
+            assert ("completed", "done", 1) == (
+                first.status,
+                first.return_value,
+                first.attempt_made,
+            )
             assert ("waiting", 0) == (second.status, second.attempt_made)
 
     run(main)
@@ -484,7 +484,7 @@ def test_nothing_is_left_when_a_worker_has_ended() -> None:
                     tasks = len(asyncio.all_tasks())
                 await work.add()
                 async with app.worker(blocked_after=0.5) as worker:
-                    await until(lambda: worker.metrics.total("completed"))  # noqa: B023
+                    await until(lambda: worker.metrics.total("completed"))
             await asyncio.sleep(0.05)
             assert tasks == len(asyncio.all_tasks())
             names = [thread.name for thread in threading.enumerate()]
@@ -533,7 +533,6 @@ async def two_workers(make: Callable[[], App]) -> AsyncIterator[tuple[App, list[
     store = MemoryStore()
     async with contextlib.AsyncExitStack() as stack:
         apps = []
-        workers = []
         for _ in range(2):
             storage = await stack.enter_async_context(
                 open_storage(mode="memory", project="p", environment="e", memory={"store": store})
@@ -541,8 +540,7 @@ async def two_workers(make: Callable[[], App]) -> AsyncIterator[tuple[App, list[
             app = make()
             stack.enter_context(app.using(storage))
             apps.append(app)
-        for app in apps:
-            workers.append(await stack.enter_async_context(app.worker(**QUIET)))
+        workers = [await stack.enter_async_context(app.worker(**QUIET)) for app in apps]
         yield apps[0], workers
 
 

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oqron_worker import App, Context
-
 from oqron_core import Backoff
+from oqron_worker import App, Context
 
 
 app = App()
@@ -25,7 +24,7 @@ def note(line: str) -> None:
 
 
 @app.queue("mixed", concurrency=20, max_attempts=4, backoff=Backoff.fixed(0.05), lease_for=2.0)
-async def mixed(ctx: Context, n: int, ms: float, fails: bool) -> int:  # noqa: FBT001 - a payload
+async def mixed(ctx: Context, n: int, ms: float, fails: bool) -> int:
     """Take a while; fail the first time where asked to."""
     note(f"start {n} {ctx.attempt} {ctx.job.priority} {time.time():.3f}")
     await asyncio.sleep(ms / 1000)

@@ -50,10 +50,16 @@ class Unique:
     def __attrs_post_init__(self) -> None:
         if type(self.key) is not str or not 1 <= len(self.key) <= 200:  # noqa: PLR2004 - leaves room in a tag
             raise InvalidValueError("unique.key", "must be a str of 1 to 200 characters")
-        if self.window is not None and not (
-            type(self.window) in {int, float} and self.window > 0
-        ):
+        if self.window is not None and not (type(self.window) in {int, float} and self.window > 0):
             raise InvalidValueError("unique.window", "must be seconds above 0, or None")
+
+
+def _unique(value: Unique | str | None) -> Unique | None:
+    if isinstance(value, str):
+        return Unique(value)
+    if value is not None and not isinstance(value, Unique):
+        raise InvalidValueError("unique", "must be a key or a Unique")
+    return value
 
 
 @attrs.frozen(kw_only=True)
@@ -86,9 +92,7 @@ class AddOptions:
     backoff: Backoff | None = None
     tags: Sequence[str] = ()
     correlation_id: str | None = None
-    unique: Unique | None = attrs.field(
-        default=None, converter=lambda value: Unique(value) if isinstance(value, str) else value
-    )
+    unique: Unique | None = attrs.field(default=None, converter=_unique)
     depends_on: Sequence[Job] = ()
     on_parent_failure: OnParentFailure = attrs.field(
         default="fail", validator=_one_of("fail", "ignore", "block")
@@ -96,8 +100,6 @@ class AddOptions:
     transaction: Any = attrs.field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.unique is not None and not isinstance(self.unique, Unique):
-            raise InvalidValueError("unique", "must be a key or a Unique")
         if self.unique is not None and (self.id is not None or self.depends_on):
             reason = "makes the id, and does not go together with id or depends_on"
             raise InvalidValueError("unique", reason)

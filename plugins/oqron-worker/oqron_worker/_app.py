@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from oqron_core import Backoff, Job, Message, Settings, Storage, open_storage
 from oqron_worker._convert import dump
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["App", "HandlerWords"]
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _HERE = 2
 """Frames between a decorator's use and the function that reads its names."""
 
@@ -49,7 +48,7 @@ class HandlerWords(TypedDict, total=False):
 
 def _names() -> Mapping[str, Any]:
     """Give the names at the place where a decorator is used: classes may be local."""
-    return sys._getframe(_HERE).f_locals  # noqa: SLF001 - the documented way
+    return sys._getframe(_HERE).f_locals
 
 
 class App:
@@ -122,7 +121,8 @@ class App:
 
         def register(function: Callable[..., Any]) -> QueueHandler:
             handler = QueueHandler(self, name, function, options, whole=whole, names=names)
-            return self._register(self.queues, name, handler)
+            _register(self.queues, name, handler)
+            return handler
 
         return register
 
@@ -144,7 +144,8 @@ class App:
 
         def register(function: Callable[..., Any]) -> TopicHandler:
             handler = TopicHandler(self, name, group, function, options, start=start, names=names)
-            return self._register(self.topics, (name, group), handler)
+            _register(self.topics, (name, group), handler)
+            return handler
 
         return register
 
@@ -219,7 +220,8 @@ class App:
                 catch_up=catch_up,
                 names=names,
             )
-            return self._register(self.scheduled, (timing.kind, name), handler)
+            _register(self.scheduled, (timing.kind, name), handler)
+            return handler
 
         return register
 
@@ -252,7 +254,9 @@ class App:
         """
         from oqron_worker._webhooks import Endpoint, WebhookHandler  # noqa: PLC0415 - an extra
 
-        options = Options(**{**_WEBHOOK_WORDS, **words})
+        chosen = _WEBHOOK_WORDS.copy()
+        chosen.update(words)
+        options = Options(**chosen)
         names = _names()
         fixed: list[Endpoint] = []
         if url is not None:
@@ -262,17 +266,11 @@ class App:
             handler = WebhookHandler(
                 self, name, function, options, fixed=fixed, allow_private=allow_private, names=names
             )
-            self._register(self.queues, handler.queue.name, handler.queue)
-            return self._register(self.webhooks, name, handler)
+            _register(self.queues, handler.queue.name, handler.queue)
+            _register(self.webhooks, name, handler)
+            return handler
 
         return register
-
-    def _register(self, where: dict[Any, Any], key: Any, handler: Any) -> Any:
-        if key in where:
-            msg = f"{key!r} has a handler already: {where[key].__qualname__}"
-            raise ValueError(msg)
-        where[key] = handler
-        return handler
 
     @property
     def handlers(self) -> list[Handler]:
@@ -409,6 +407,13 @@ class App:
         for webhook in self.webhooks.values():
             jobs.extend(await webhook.send(event, data, id=id))
         return jobs
+
+
+def _register(where: dict[Any, Any], key: Any, handler: Any) -> None:
+    if key in where:
+        msg = f"{key!r} has a handler already: {where[key].__qualname__}"
+        raise ValueError(msg)
+    where[key] = handler
 
 
 _WEBHOOK_WORDS: HandlerWords = {

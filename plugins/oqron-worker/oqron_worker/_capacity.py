@@ -110,9 +110,7 @@ class Capacity:
         asking = [w for w in self._waiters if not w.future.done()]
         while free > 0:
             able = [
-                w
-                for w in asking
-                if w.share.used < w.share.limit and granted.get(w, 0) < w.want
+                w for w in asking if w.share.used < w.share.limit and granted.get(w, 0) < w.want
             ]
             if not able:
                 break

@@ -9,7 +9,7 @@ import random
 from typing import Final
 
 from oqron_core import Claim
-from oqron_core.exceptions import ClosedError, OqronError, StorageError
+from oqron_core.exceptions import ClosedError, StorageError
 from oqron_worker._capacity import Capacity, Share
 from oqron_worker._context import Context
 from oqron_worker._gates import Gate, NoGate
@@ -128,5 +128,3 @@ class ClaimLoop:
         for claim in claims:
             context = self.runner.start(claim)
             self._gate.started(context)
-
-

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from oqron_core import Claim, Job, Message, RunHandle, Storage
 
@@ -33,15 +33,6 @@ class Stopped(Exception):  # noqa: N818 - an instruction, not an error
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-class _Recorder(Protocol):
-    """The part of a run that a handler uses."""
-
-    @property
-    def id(self) -> str: ...
-    def log(self, level: str, msg: object, **fields: Any) -> None: ...
-    def progress(self, percent: float, label: object = None) -> None: ...
 
 
 @final

@@ -109,9 +109,7 @@ def _spec_from_wire(wire: Mapping[str, Any]) -> JobSpec:
     )
 
 
-async def _states(
-    storage: Storage, parents: Sequence[tuple[str, str]]
-) -> list[str | None]:
+async def _states(storage: Storage, parents: Sequence[tuple[str, str]]) -> list[str | None]:
     """Say of each job ``open``, ``completed`` or ``failed``; None where nothing is known."""
     return list(await asyncio.gather(*(_state(storage, *parent) for parent in parents)))
 
@@ -238,6 +236,11 @@ class Dependents:
             except TimeoutError:
                 pass
             self._look.clear()
+
+    async def waiting(self) -> int:
+        """Count the jobs that wait for others."""
+        found: int = await self._storage.durable.count(Query(namespace=_NAMESPACE))
+        return found
 
     async def look(self) -> int:
         """

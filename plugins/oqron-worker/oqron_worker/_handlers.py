@@ -125,6 +125,10 @@ class Handler:
         """
         return self.signature.unpack(data)
 
+    async def define(self) -> object:
+        """Write down what the storage must know of it, at the start of a worker."""
+        return None
+
     def retry_in(self, attempt: int) -> float | None:  # noqa: ARG002 - for those that need it
         """Say how long to wait after *attempt* failed; None for what the job says."""
         return None
@@ -144,6 +148,8 @@ def _pool_of(function: Callable[..., Any], asked: Pool | None) -> Pool:
     if asked not in {"loop", "thread", "process"}:
         raise InvalidValueError("pool", f'must be "loop", "thread" or "process", not {asked!r}')
     if is_async != (asked == "loop"):
-        what = "a coroutine function runs in the loop" if is_async else "a function that is no coroutine function runs in a thread or a process"
-        raise InvalidValueError("pool", what)
+        if is_async:
+            raise InvalidValueError("pool", "a coroutine function runs in the loop")
+        reason = "what is no coroutine function runs in a thread or a process"
+        raise InvalidValueError("pool", reason)
     return asked

@@ -24,6 +24,7 @@ from oqron_worker._handlers import Handler
 
 __all__ = ["ProcessDiedError", "ProcessPool", "RemoteContext", "ThreadPool"]
 
+
 class ThreadPool:
     """
     A bounded pool of threads that never keep the process from ending.
@@ -185,7 +186,7 @@ def _call(
 
 
 def _sendable(error: BaseException) -> BaseException:
-    import pickle  # noqa: PLC0415, S403 - of our own exceptions, between our own processes
+    import pickle  # noqa: PLC0415 - of our own exceptions, between our own processes
 
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 - as above
@@ -233,7 +234,9 @@ class _Child:
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._connection, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_serve, args=(theirs,), name="oqron-handler", daemon=True)
+        self.process = spawn.Process(
+            target=_serve, args=(theirs,), name="oqron-handler", daemon=True
+        )
         self.process.start()
         theirs.close()
 

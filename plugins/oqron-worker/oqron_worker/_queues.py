@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
-from oqron_core import Job, JobSpec, Page
+from oqron_core import Job, JobSpec, Page, Run
 from oqron_core.exceptions import InvalidValueError
 from oqron_worker._adding import AddOptions, AddWords, split
 from oqron_worker._depends import add_dependent
@@ -122,7 +122,7 @@ class QueueHandler(Handler):
         """Count the jobs by status."""
         return await self.app.storage.jobs.counts(self.name)
 
-    async def runs(self, *, status: str | None = None, limit: int = 50) -> Page:
+    async def runs(self, *, status: str | None = None, limit: int = 50) -> Page[Run]:
         """Read the runs, those that started last in front."""
         return await self.app.storage.runs.query(name=self.name, status=status, limit=limit)
 
@@ -207,7 +207,7 @@ class QueueHandler(Handler):
             delay=options.delay,
             run_at=options.run_at,
             priority=mine.priority if options.priority is None else options.priority,
-            max_attempts=mine.max_attempts if options.max_attempts is None else options.max_attempts,
+            max_attempts=options.max_attempts or mine.max_attempts,
             backoff=options.backoff or mine.backoff,
             tags=tags,
             correlation_id=options.correlation_id,

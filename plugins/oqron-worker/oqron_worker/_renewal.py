@@ -130,12 +130,12 @@ class Pulse:
         # Read from another thread: the task may end meanwhile, which changes nothing.
         task = asyncio.current_task(self._loop)
         context = next((c for c in list(self._shop.running) if c.task is task), None)
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the documented way
+        frame = sys._current_frames().get(self._loop_thread)
         where = "" if frame is None else "".join(traceback.format_stack(frame, limit=8))
         name = "something" if context is None or task is None else f"a handler of {context.queue}"
         text = (
             f"{name} blocks the event loop for more than {self._after:g} seconds; run it "
-            "with pool=\"thread\" or pool=\"process\""
+            'with pool="thread" or pool="process"'
         )
         log.warning("%s\n%s", text, where)
         if context is not None and task is not None:

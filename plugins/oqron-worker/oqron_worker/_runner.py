@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from oqron_core import Claim
 from oqron_core.exceptions import (
@@ -38,7 +38,7 @@ log = logging.getLogger("oqron.worker")
 _LOOK_AFTER: Final = 0.05
 """Seconds after which an attempt is watched for a cancel: shorter ones never are."""
 
-Ended = Callable[[Claim, str], Awaitable[None]]
+Ended: TypeAlias = Callable[[Claim, str], Coroutine[Any, Any, None]]
 """Called when a job has ended for good, with the outcome."""
 
 
@@ -172,7 +172,7 @@ class Runner:
         try:
             enter(context)
             output = await self.call(context, claim.job.data)
-        except BaseException as error:  # noqa: BLE001 - every way to end is an outcome
+        except BaseException as error:  # every way to end is an outcome
             context.task = None
             if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
                 raise
@@ -182,7 +182,9 @@ class Runner:
             context.task = None
             if output is not None:
                 output = dump_output(output)
-            self._shop.settler.complete(claim, output, lambda done: self._over(context, claim, done))
+            self._shop.settler.complete(
+                claim, output, lambda outcome: self._over(context, claim, outcome)
+            )
             return
         finally:
             if timer is not None:
@@ -262,7 +264,8 @@ class Runner:
             outcome = "cancelled" if claim.cancelled else "lost"
             log.info("not settled: %s", error)
         except (StorageError, ClosedError) as error:
-            log.warning("an attempt of %s was not settled; its lease lapses: %s", self.handler.name, error)
+            name = self.handler.name
+            log.warning("an attempt of %s was not settled; its lease lapses: %s", name, error)
         except OqronError:
             log.exception("an attempt of %s was not settled", self.handler.name)
         finally:
@@ -281,5 +284,3 @@ class Runner:
 
 
 _FINAL: Final = frozenset({"completed", "failed", "discarded", "cancelled"})
-
-

@@ -325,9 +325,7 @@ class Ticker:
 
     async def _fire_here(self, schedule: Schedule, handler: ScheduledHandler) -> bool:
         schedules = self._app.storage.schedules
-        moves = await schedules.plan(
-            schedule, next_after=handler.timing.next_after, grace=_GRACE
-        )
+        moves = await schedules.plan(schedule, next_after=handler.timing.next_after, grace=_GRACE)
         won = False
         for move in moves:
             won = await schedules.advance(

@@ -134,10 +134,9 @@ class Sender:
             url.host, port, type=socket.SOCK_STREAM
         )
         addresses = [str(entry[4][0]) for entry in found]
-        if not self._allow_private:
-            # All of them: which one is called must not be up to chance.
-            if not addresses or not all(map(address_is_public, addresses)):
-                raise UnsafeAddressError(url.host)
+        # All of them: which one is called must not be up to chance.
+        if not (self._allow_private or all(map(address_is_public, addresses))):
+            raise UnsafeAddressError(url.host)
         return addresses[0]
 
     async def _post(
@@ -164,9 +163,7 @@ class Sender:
             text = await _beginning(response)
         finally:
             await response.aclose()
-        return Answer(
-            response.status_code, text, _retry_after(response.headers.get("retry-after"))
-        )
+        return Answer(response.status_code, text, _retry_after(response.headers.get("retry-after")))
 
     async def close(self) -> None:
         """Close the connections."""

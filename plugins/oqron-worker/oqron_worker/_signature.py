@@ -18,9 +18,7 @@ from oqron_worker._convert import dump, load
 __all__ = ["Signature"]
 
 _EMPTY: Final = inspect.Parameter.empty
-_KINDS: Final = frozenset(
-    {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-)
+_KINDS: Final = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
 
 
 @attrs.frozen

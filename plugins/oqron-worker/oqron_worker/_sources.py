@@ -68,9 +68,7 @@ class QueueSource(Source):
 class TopicSource(Source):
     """The deliveries of a topic to one group."""
 
-    def __init__(
-        self, app: App, topic: str, group: str, handler: Handler, worker: str
-    ) -> None:
+    def __init__(self, app: App, topic: str, group: str, handler: Handler, worker: str) -> None:
         super().__init__(app, f"{topic}/{group}", handler, worker)
         self.topic = topic
         self.group = group

@@ -126,7 +126,7 @@ class Supervisor:
         if self._port is not None:
             command += ["--port", str(self._port + child.number if self._port else 0)]
         # A group of its own: Ctrl-C is passed on once, not given twice.
-        child.process = subprocess.Popen(command, process_group=0)  # noqa: S603 - our own command
+        child.process = subprocess.Popen(command, process_group=0)
         child.began = time.monotonic()
 
     def _files(self) -> Iterator[tuple[Path, int]]:

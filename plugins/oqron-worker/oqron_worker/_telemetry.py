@@ -60,7 +60,8 @@ class Telemetry:
         """Be in the span of an attempt."""
         attributes = _attributes(context.queue, "process")
         began = time.perf_counter()
-        details = {**attributes, "oqron.attempt": context.attempt, "oqron.run.id": context.run.id}
+        details: dict[str, str | int] = {**attributes}
+        details |= {"oqron.attempt": context.attempt, "oqron.run.id": context.run.id}
         if context.claim is not None:
             details["messaging.message.id"] = context.claim.id
         try:

@@ -42,7 +42,7 @@ class TopicHandler(Handler):
         self.group = group
         self.start = start
 
-    def arguments(self, context: Any, data: Any) -> dict[str, Any]:  # noqa: ARG002 - what a topic has is the message
+    def arguments(self, context: Any, data: Any) -> dict[str, Any]:
         """Take the message; the payload of a delivery holds it."""
         message = context.message
         return self.signature.unpack(data if message is None else message.message)

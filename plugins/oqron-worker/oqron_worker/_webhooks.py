@@ -231,9 +231,7 @@ class WebhookHandler:
 
     def _delivery(self, event: str, event_id: str, endpoint: Endpoint, data: Any) -> JobSpec:
         mixed = hashlib.sha256(f"{len(event_id)}:{event_id}:{endpoint.name}".encode())
-        spec = self.queue.spec(
-            event=event, event_id=event_id, endpoint=endpoint.name, data=data
-        )
+        spec = self.queue.spec(event=event, event_id=event_id, endpoint=endpoint.name, data=data)
         return attrs.evolve(spec, id=mixed.hexdigest()[:40], tags=[*(spec.tags or ()), event])
 
     async def replay(self, run_id: str) -> Job:

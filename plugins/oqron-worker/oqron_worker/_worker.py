@@ -29,6 +29,7 @@ from oqron_worker._runner import Ended, Shop
 from oqron_worker._schedules import ScheduledHandler, Ticker
 from oqron_worker._sources import QueueSource, Source, TopicSource
 from oqron_worker._standalone import Standalone
+from oqron_worker._topics import TopicHandler
 from oqron_worker._unique import let_go, unique_key
 
 
@@ -100,6 +101,7 @@ class Worker:
         self._shop.follows = self._follows
         self._standalone = Standalone(app, self._shop, self.metrics)
         self._gates: list[Gate] = []
+        self._handlers: list[Handler] = []
         self._loops: list[ClaimLoop] = []
         self._claiming: list[asyncio.Task[None]] = []
         self._background: list[asyncio.Task[None]] = []
@@ -133,6 +135,36 @@ class Worker:
         if hurry or self._stop.is_set():
             self._hurry.set()
         self._stop.set()
+
+    async def idle(self, *, every: float = 0.05) -> None:
+        """
+        Return when nothing is left to do, now or later, for tests and scripts.
+
+        That is: no job of its queues waits, is delayed or runs anywhere, no group
+        lags, and nothing waits for other jobs. Crons go on.
+
+        Args:
+            every: Seconds between looks.
+        """
+        while await self._left():  # noqa: ASYNC110 - other processes work on it too
+            await asyncio.sleep(every)
+
+    async def _left(self) -> bool:
+        storage = self.app.storage
+        if self.running or self._shop.settler.busy:
+            return True
+        if self._dependents is not None and await self._dependents.look():
+            return True
+        for handler in filter(_has_source, self._handlers):
+            if isinstance(handler, TopicHandler):
+                if await storage.topics.lag(handler.topic, handler.group):
+                    return True
+                continue
+            queue = handler.queue if isinstance(handler, ScheduledHandler) else handler.name
+            counts = await storage.jobs.counts(queue)
+            if counts["waiting"] or counts["delayed"] or counts["active"]:
+                return True
+        return self._dependents is not None and await self._dependents.waiting() > 0
 
     async def __aenter__(self) -> Self:
         await self.app.__aenter__()
@@ -184,10 +216,9 @@ class Worker:
             msg = "a worker is started once; make a new one"
             raise RuntimeError(msg)
         self._started = True
-        handlers = self._chosen()
-        for handler in (*self.app.topics.values(), *self.app.scheduled.values()):
-            if handler in handlers:
-                await handler.define()
+        handlers = self._handlers = self._chosen()
+        for handler in handlers:
+            await handler.define()
         self._scopes.enter_context(capture_logging(self.app.capture_logs))
         self._loops = [self._loop_for(handler) for handler in handlers if _has_source(handler)]
         leases = [handler.options.lease_for for handler in handlers] or [30.0]
@@ -204,8 +235,7 @@ class Worker:
         if self._maintenance:
             self._in_background(self.app.storage.maintenance.run_forever(), "oqron-maintenance")
         self._claiming = [
-            asyncio.create_task(loop.run(), name=f"oqron-claim-{loop.name}")
-            for loop in self._loops
+            asyncio.create_task(loop.run(), name=f"oqron-claim-{loop.name}") for loop in self._loops
         ]
         log.info("working on %d sources as %s", len(self._loops), self.name)
 
@@ -310,7 +340,8 @@ class Worker:
             try:
                 await self.app.storage.jobs.release(claim)
             except OqronError as error:
-                log.warning("a job of %s was not given back; its lease lapses: %s", context.queue, error)
+                name = context.queue
+                log.warning("a job of %s was not given back; its lease lapses: %s", name, error)
         if left:
             log.warning("%d handlers did not end and are left behind", len(left))
 
@@ -331,8 +362,6 @@ def _has_source(handler: Handler) -> bool:
 
 def source_of(app: App, handler: Handler, worker: str) -> Source:
     """Say where the attempts of a handler come from."""
-    from oqron_worker._topics import TopicHandler  # noqa: PLC0415 - knows the application
-
     if isinstance(handler, TopicHandler):
         return TopicSource(app, handler.topic, handler.group, handler, worker)
     queue = handler.queue if isinstance(handler, ScheduledHandler) else handler.name

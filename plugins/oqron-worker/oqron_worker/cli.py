@@ -108,7 +108,8 @@ def find_app(target: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise click.ClickException(f"there is no module {module_name!r} here or installed") from None
+        msg = f"there is no module {module_name!r} here or installed"
+        raise click.ClickException(msg) from None
     found = getattr(module, name or "app", None)
     if not isinstance(found, App):
         what = "has no" if found is None else "has no application called"
@@ -145,6 +146,7 @@ def _set_up_logging() -> None:
 @click.pass_context
 def worker(
     context: click.Context,
+    /,
     target: str,
     processes: int,
     concurrency: int,
@@ -208,6 +210,7 @@ def worker(
 @click.pass_context
 def work(
     context: click.Context,
+    /,
     queue: str,
     command: str,
     concurrency: int,
@@ -235,19 +238,7 @@ def work(
         return await run_command(ctx, command, payload, later=later)
 
     made = app.worker(concurrency=concurrency, grace=grace, schedules=False)
-    _run(made, port=port, parent=parent, until=_empty if until_empty else None)
-
-
-async def _empty(made: Worker) -> None:
-    """Return when no queue of a worker has anything to do, now or later."""
-    while True:
-        left = 0
-        for name in made.app.queues:
-            counts = await made.app.storage.jobs.counts(name)
-            left += counts["waiting"] + counts["delayed"] + counts["active"]
-        if left == 0:
-            return
-        await asyncio.sleep(0.2)
+    _run(made, port=port, parent=parent, until=Worker.idle if until_empty else None)
 
 
 # --- one process -----------------------------------------------------------------
@@ -309,7 +300,7 @@ async def _serve(
 
 async def _orphaned(made: Worker, parent: int) -> None:
     """Stop when the process is gone that would have told us to."""
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # noqa: ASYNC110 - nobody announces it
         await asyncio.sleep(1.0)
     log.warning("the supervisor is gone")
     made.stop()

@@ -94,7 +94,7 @@ class AppTester:
             self._standalone = Standalone(self.app, self._shop, self._metrics)
             self._ticker = Ticker(self.app, self._standalone.start)
             self._dependents = Dependents(storage)
-            for handler in (*self.app.topics.values(), *self.app.scheduled.values()):
+            for handler in self.app.handlers:
                 await handler.define()
             self._stack = stack.pop_all()
         return self
@@ -194,8 +194,8 @@ class AppTester:
                 for kind in ("cron", "schedule")
             ),
         ):
-            for record in (await self.storage.durable.query(query)).items:
-                found.append(record.field("runAt") or record.field("nextRunAt"))
+            page = await self.storage.durable.query(query)
+            found.extend(r.field("runAt") or r.field("nextRunAt") for r in page.items)
         return min(found, default=None)
 
     # --- look ---

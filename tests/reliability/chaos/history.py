@@ -284,12 +284,20 @@ def _judge_runs(
     outages = [
         (f["since"], f["t"]) for f in evidence.faults if "since" in f and "worker" not in f["e"]
     ]
+    stops: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for fault in evidence.faults:
+        if fault["e"] == "stop worker":
+            stops[fault["w"]].append((fault["since"], fault["t"]))
     done: Counter[str] = Counter()
     for key, by_token in book.attempts.items():
         for attempt in by_token.values():
             run = evidence.runs.get(attempt.start["r"])
             died = deaths.get(attempt.start["w"])
-            _judge_run(verdict, key, attempt, run, died, outages)
+            if run is not None and _was_silent(attempt, run, stops[attempt.start["w"]]):
+                verdict.counts["runs"] += 1
+                verdict.counts["runs: closed in a silence"] += 1
+            else:
+                _judge_run(verdict, key, attempt, run, died, outages)
             if run is not None and run["status"] == "completed":
                 done[run["jobId"]] += 1
     twice = [job for job, times in done.items() if times > 1]
@@ -319,6 +327,16 @@ def _judge_run(
         counts["runs: lost without a reason"] += 1
         what = "is gone" if run is None else f"says {run['error']!r}"
         verdict.violations.append(f"{key}: the run of token {attempt.start['k']} {what}")
+
+
+def _was_silent(attempt: _Attempt, run: Event, stops: Iterable[tuple[float, float]]) -> bool:
+    """Whether its worker was stopped for so long that it was taken for lost."""
+    settle = attempt.settle
+    return (
+        settle is not None
+        and run["error"] == "worker lost"
+        and any(attempt.start["t"] < end and since < settle["t"] for since, end in stops)
+    )
 
 
 def _was_cut_off(attempt: _Attempt, run: Event) -> bool:

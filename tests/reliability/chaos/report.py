@@ -29,6 +29,7 @@ _JOBS = (
     ("runs started", "runs"),
     ("… whole in history", "runs: whole"),
     ("… closed by maintenance", "runs: closed by maintenance"),
+    ("… closed while the worker was stopped", "runs: closed in a silence"),
     ("… lost to a kill", "runs: lost to a kill"),
     ("… **lost without a reason**", "runs: lost without a reason"),
 )

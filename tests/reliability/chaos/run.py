@@ -155,6 +155,9 @@ async def _look(stage: _Stage) -> tuple[Evidence, list[str]]:
             await storage.maintenance.run_once()
             await asyncio.sleep(1.0)
         for queue in QUEUES:
+            # The claimer drops ended jobs whose acknowledgement did not arrive.
+            if await storage.jobs.claim(queue, limit=10_000):
+                wrong.append(f"{queue} hands out jobs, though none is left")
             counts = await storage.hot.broker.counts(queue)
             if counts.ready + counts.delayed + counts.leased:
                 wrong.append(f"the broker still knows ended jobs of {queue}: {counts}")
