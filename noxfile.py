@@ -96,12 +96,18 @@ def demo(session: nox.Session) -> None:
     session.run("oqron", "demo", *session.posargs)
 
 
+# Most of a test of a server is waiting for it, so four at a time keep two cores busy.
+SPREAD = ["-n", "4", "--dist", "worksteal", "-m", "not matrix"]
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Test: everything on the Python that runs nox, the core and memory on the others."""
     install_wheels(session, *group("test"))
+    # Every process has to collect the same tests in the same order.
+    session.env["PYTHONHASHSEED"] = "0"
     chosen = [] if session.python == DEFAULT else [path for path in QUICK if Path(path).exists()]
-    session.run("pytest", *(session.posargs or chosen))
+    session.run("pytest", *(session.posargs or [*SPREAD, *chosen]))
 
 
 @nox.session
@@ -124,9 +130,12 @@ def minimums(session: nox.Session) -> None:
 
 @nox.session
 def contract(session: nox.Session) -> None:
-    """Run the conformance kit on every backend; ``-- --oqron-report=FILE`` writes JSON."""
+    """Run every contract on every server and client; ``-- --oqron-report=FILE`` writes JSON."""
     install_wheels(session, *group("test"))
-    session.run("pytest", "tests/contract", *session.posargs)
+    session.env["PYTHONHASHSEED"] = "0"
+    found = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/*/test_contract.py"))]
+    places = ["tests/contract", "tests/modes", *found]
+    session.run("pytest", *SPREAD[:4], *places, *session.posargs)
 
 
 @nox.session
@@ -185,3 +194,17 @@ def bench(session: nox.Session) -> None:
         return
     for script in sorted(ROOT.glob("bench/*.py")):
         session.run("python", str(script.relative_to(ROOT)))
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Kill workers and servers for ``-- --seconds N``, and look for what is lost or doubled."""
+    install_wheels(session, *group("test"))
+    session.run("python", "tests/reliability/chaos/run.py", *session.posargs)
+
+
+@nox.session
+def longrun(session: nox.Session) -> None:
+    """Do a million jobs in each mode, or ``-- --jobs N --mode M``, and look for what grows."""
+    install_wheels(session, *group("test"))
+    session.run("python", "tests/reliability/longrun.py", *session.posargs)

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import orjson
 
 from oqron_core import Query, open_storage
@@ -45,12 +46,28 @@ BULK = 1000
 CLAIM = 100
 
 
-async def oqron(jobs: int, path: Path, *, one_by_one: bool) -> tuple[float, float]:
+@attrs.frozen
+class Times:
+    """
+    What adding and working took.
+
+    Attributes:
+        add: Seconds.
+        work: Seconds.
+        cpu: Seconds of CPU of all threads, for both.
+    """
+
+    add: float
+    work: float
+    cpu: float
+
+
+async def oqron(jobs: int, path: Path, *, one_by_one: bool) -> Times:
     """Give seconds for adding, and for working the jobs."""
     async with open_storage(
         mode="sqlite", project="bench", environment="bench", sqlite={"path": str(path)}
     ) as storage:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         await storage.jobs.add_many("bench", [PAYLOAD] * jobs)
         added = time.perf_counter()
         done = 0
@@ -61,12 +78,12 @@ async def oqron(jobs: int, path: Path, *, one_by_one: bool) -> tuple[float, floa
                 await storage.jobs.complete_many([(c, {"ok": True}) for c in claims])
             done += len(claims)
         await storage.runs.flush()
-        end = time.perf_counter()
+        end, cpu = time.perf_counter(), time.process_time() - cpu
         assert done == jobs, (done, jobs)
         history = Query(namespace="runs", where=[("status", "=", "completed")])
         found = await storage.durable.count(history)
         assert found == jobs, (found, jobs)
-    return added - start, end - added
+    return Times(added - start, end - added, cpu)
 
 
 # --- by hand ---------------------------------------------------------------------
@@ -120,71 +137,85 @@ def _text(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-def floor(jobs: int, path: Path) -> tuple[float, float]:
+def floor(jobs: int, path: Path) -> Times:
     """Give the same for sqlite3 alone, on the tables that are there."""
     driver = sqlite3.connect(path, isolation_level=None)
     driver.execute("PRAGMA synchronous = normal")
     driver.execute("PRAGMA cache_size = -16384")
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     for first in range(0, jobs, BULK):
-        now = time.time_ns() // 1_000_000
-        ids = [f"job-{n:012d}" for n in range(first, min(first + BULK, jobs))]
-        driver.execute("BEGIN IMMEDIATE")
-        driver.executemany(
-            INSERT.format("oqron_jobs"),
-            [("queue_job:bench", "job", one, _text(_job(one, now)), now) for one in ids],
-        )
-        driver.executemany(PUBLISH, [(one, first + n) for n, one in enumerate(ids)])
-        driver.execute("COMMIT")
+        _add(driver, first, min(first + BULK, jobs))
     added = time.perf_counter()
     token = 0
-    while True:
-        driver.execute("BEGIN IMMEDIATE")
-        now = time.time_ns() // 1_000_000
-        ids = [row[0] for row in driver.execute(READY, (CLAIM,))]
-        if not ids:
-            break
-        leases = [(now + 30_000, token + n, one) for n, one in enumerate(ids)]
-        driver.executemany(LEASE, leases)
-        active = []
-        for one in ids:
-            token += 1
-            job = orjson.loads(driver.execute(GET, (one,)).fetchone()[0])
-            job |= {"status": "active", "leaseToken": token, "workerId": "w"}
-            job |= {"runId": f"run-{token:012d}", "startedAt": now, "attemptMade": 1}
-            active.append(job)
-        driver.executemany(UPDATE, [(_text(job), job["id"]) for job in active])
-        driver.execute("COMMIT")
-        driver.execute("BEGIN IMMEDIATE")
-        for job in active:
-            job |= {"status": "completed", "returnValue": {"ok": True}, "finishedAt": now}
-        driver.executemany(UPDATE, [(_text(job), job["id"]) for job in active])
-        driver.executemany(ACK, [(one,) for one in ids])
-        driver.executemany(
-            INSERT.format("oqron_runs"),
-            [("runs", "run", job["runId"], _text(_run(job, now)), now) for job in active],
-        )
-        driver.execute("COMMIT")
-    driver.execute("ROLLBACK")
-    end = time.perf_counter()
+    while active := _claim(driver, token):
+        token += len(active)
+        _complete(driver, active)
+    end, cpu = time.perf_counter(), time.process_time() - cpu
     where = "WHERE project = 'bench' AND environment = 'hand'"
     [found] = driver.execute(f"SELECT count(*) FROM oqron_runs {where}").fetchone()  # noqa: S608 - of constants
     assert found == jobs, (found, jobs)
     driver.close()
-    return added - start, end - added
+    return Times(added - start, end - added, cpu)
+
+
+def _add(driver: sqlite3.Connection, first: int, end: int) -> None:
+    now = time.time_ns() // 1_000_000
+    ids = [f"job-{n:012d}" for n in range(first, end)]
+    driver.execute("BEGIN IMMEDIATE")
+    driver.executemany(
+        INSERT.format("oqron_jobs"),
+        [("queue_job:bench", "job", one, _text(_job(one, now)), now) for one in ids],
+    )
+    driver.executemany(PUBLISH, [(one, first + n) for n, one in enumerate(ids)])
+    driver.execute("COMMIT")
+
+
+def _claim(driver: sqlite3.Connection, token: int) -> list[dict[str, object]]:
+    driver.execute("BEGIN IMMEDIATE")
+    now = time.time_ns() // 1_000_000
+    ids = [row[0] for row in driver.execute(READY, (CLAIM,))]
+    leases = [(now + 30_000, token + n, one) for n, one in enumerate(ids, 1)]
+    driver.executemany(LEASE, leases)
+    active = []
+    for _, mine, one in leases:
+        job = orjson.loads(driver.execute(GET, (one,)).fetchone()[0])
+        job |= {"status": "active", "leaseToken": mine, "workerId": "w"}
+        job |= {"runId": f"run-{mine:012d}", "startedAt": now, "attemptMade": 1}
+        active.append(job)
+    driver.executemany(UPDATE, [(_text(job), job["id"]) for job in active])
+    driver.execute("COMMIT")
+    return active
+
+
+def _complete(driver: sqlite3.Connection, active: list[dict[str, object]]) -> None:
+    now = time.time_ns() // 1_000_000
+    driver.execute("BEGIN IMMEDIATE")
+    for job in active:
+        job |= {"status": "completed", "returnValue": {"ok": True}, "finishedAt": now}
+    driver.executemany(UPDATE, [(_text(job), job["id"]) for job in active])
+    driver.executemany(ACK, [(job["id"],) for job in active])
+    driver.executemany(
+        INSERT.format("oqron_runs"),
+        [("runs", "run", job["runId"], _text(_run(job, now)), now) for job in active],
+    )
+    driver.execute("COMMIT")
 
 
 # --- figures ---------------------------------------------------------------------
 
 
-def report(name: str, rows: list[tuple[float, float]], jobs: int) -> tuple[float, float]:
-    """Print a line; give the medians of jobs added and worked a second."""
-    add = jobs / statistics.median(add for add, _ in rows)
-    work = jobs / statistics.median(work for _, work in rows)
-    sys.stdout.write(
-        f"{name:<36} {add:9,.0f} added/s   {work:9,.0f} worked/s, history included\n"
+def report(name: str, rows: list[Times], jobs: int) -> Times:
+    """Print a line of medians, and give them back."""
+    found = Times(
+        statistics.median(row.add for row in rows) / jobs,
+        statistics.median(row.work for row in rows) / jobs,
+        statistics.median(row.cpu for row in rows) / jobs,
     )
-    return add, work
+    sys.stdout.write(
+        f"{name:<36} {1 / found.add:9,.0f} added/s {1 / found.work:9,.0f} worked/s, "
+        f"history included; {found.cpu * 1e6:5.0f} µs of CPU per job\n"
+    )
+    return found
 
 
 def _in_turn(jobs: int, rounds: int, folder: str | None) -> None:
@@ -201,8 +232,9 @@ def _in_turn(jobs: int, rounds: int, folder: str | None) -> None:
     one = report("oqron, complete() a hundred at once", single, jobs)
     many = report("oqron, complete_many()", batch, jobs)
     sys.stdout.write(
-        f"of the floor: added {many[0] / base[0]:.0%}; worked {one[1] / base[1]:.0%} and "
-        f"{many[1] / base[1]:.0%}\n"
+        f"times the floor: adding {many.add / base.add:.1f}, working "
+        f"{one.work / base.work:.1f} and {many.work / base.work:.1f}, CPU "
+        f"{one.cpu / base.cpu:.1f} and {many.cpu / base.cpu:.1f}\n"
     )
 
 

@@ -15,7 +15,26 @@ from typing import Any, Final, NoReturn
 import click
 
 from oqron_core._plugins import one_line
-from oqron_core.cli import classify, demo, dlq, doctor, jobs, maintenance, plan, plugins, runs
+from oqron_core.cli import (
+    cache,
+    classify,
+    demo,
+    dlq,
+    doctor,
+    jobs,
+    limits,
+    locks,
+    logs,
+    maintenance,
+    new_plugin,
+    plan,
+    plugins,
+    queues,
+    retention,
+    runs,
+    schedules,
+    topics,
+)
 from oqron_core.cli._invocation import Invocation, common_options
 from oqron_core.cli._output import note, plain
 from oqron_core.exceptions import ConfigError, InvalidValueError, OqronError, UnavailableError
@@ -243,12 +262,21 @@ def _commands() -> Iterator[click.Command]:
     yield plan.plan
     yield doctor.doctor
     yield classify.classify
+    yield queues.queues
     yield jobs.jobs
     yield runs.runs
     yield dlq.dlq
+    yield topics.topics
+    yield schedules.schedules
+    yield locks.locks
+    yield cache.cache
+    yield limits.limits
+    yield logs.logs
+    yield retention.retention
     yield maintenance.prune
     yield maintenance.rebuild_hot
     yield demo.demo
+    yield new_plugin.new_plugin
 
 
 for _command in _commands():

@@ -11,9 +11,9 @@ from oqron_core.cli._invocation import (
     opened,
     run_async,
 )
-from oqron_core.cli._output import Column, bar, print_json, print_line, print_table
-from oqron_core.planes.values import Query
-from oqron_core.storage import Storage
+from oqron_core.cli._output import bar, print_json, print_line, print_table
+from oqron_core.cli.retention import PRUNABLE_COLUMNS, prunable_document, prunable_rows
+from oqron_core.protocol.retaining import Prunable
 from oqron_core.taxonomy import RecordKind
 
 
@@ -47,33 +47,23 @@ def prune(invocation: Invocation, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _preview(invocation: Invocation, *, as_json: bool) -> None:
-    async def read() -> dict[str, tuple[int, int]]:
+    async def read() -> list[Prunable]:
         async with opened(invocation) as storage:
-            return await _expired(storage)
+            return await storage.retention.preview()
 
     found = run_async(read())
-    records = sum(count for count, _ in found.values())
-    size = sum(bytes_ for _, bytes_ in found.values())
     if as_json:
-        kinds = {kind: {"records": n, "bytes": size_} for kind, (n, size_) in found.items()}
-        print_json({"dryRun": True, "kinds": kinds, "records": records, "bytes": size})
-        return
-    columns = [
-        Column("kind", style="cyan"),
-        Column("would go", right=True),
-        Column("bytes", right=True),
-    ]
-    rows = [(kind, *both) for kind, both in found.items()]
-    print_table(columns, [*rows, ("all", records, size)])
+        print_json({"dryRun": True, "kinds": _by_kind(found), **prunable_document(found)})
+    else:
+        print_table(PRUNABLE_COLUMNS, prunable_rows(found), empty="nothing would go")
 
 
-async def _expired(storage: Storage) -> dict[str, tuple[int, int]]:
-    """Count by kind what pruning would delete now, and its bytes."""
-    where = [("expires_at", "<=", await storage.durable.now())]
-    return {
-        kind.value: await storage.durable.prunable(Query(kind=kind, where=where))
-        for kind in RecordKind
-    }
+def _by_kind(found: list[Prunable]) -> dict[str, dict[str, int]]:
+    kinds = {kind.value: {"records": 0, "bytes": 0} for kind in RecordKind}
+    for one in found:
+        kinds[one.kind]["records"] += one.count
+        kinds[one.kind]["bytes"] += one.size
+    return kinds
 
 
 @click.command(name="rebuild-hot")

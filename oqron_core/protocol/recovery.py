@@ -71,27 +71,36 @@ class Recovery:
                 ids = await broker.reap(queue, limit=batch)
                 total += len(ids)
                 if ids:
-                    await self._bury_spent(queue, ids)
+                    await self._see_to_lapsed(queue, ids)
                 if len(ids) < batch:
                     break
         return total
 
-    async def _bury_spent(self, queue: str, ids: Sequence[str]) -> None:
-        """Make dead letters of lapsed jobs without attempts, also where nobody claims."""
+    async def _see_to_lapsed(self, queue: str, ids: Sequence[str]) -> None:
+        """
+        See to what lapsed, also where nobody claims: bury and drop.
+
+        Jobs without attempts become dead letters; ids of jobs that have ended, whose
+        acknowledgement was lost, leave the broker.
+        """
         session = self._session
+        if is_topic_queue(queue):
+            return  # lanes: the next claim looks at what stands behind each
         records = await session.durable.get(JOB + queue, ids)
         now = await session.durable_time.now()
-        for record in records:
-            if (
-                record is not None
-                and is_sound(record)
+        over: list[str] = []
+        for job_id, record in zip(ids, records, strict=True):
+            if record is None or record.field("status") not in OPEN or (
+                is_sound(record)
                 and record.field("status") == "active"
                 # Someone may have claimed it in between: that attempt is alive.
                 and lapses_at(record) <= now
                 and record.field("attemptMade") >= record.field("maxAttempts")
                 and await bury_lapsed(session, queue, record, now)
             ):
-                await session.hot.broker.remove(queue, [record.id])
+                over.append(job_id)
+        if over:
+            await session.hot.broker.remove(queue, over)
 
     # --- reconcile ---
 

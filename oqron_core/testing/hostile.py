@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from typing import Any, Final
 
 
-__all__ = ["BAD_NAMES", "BAD_VALUES", "NAMES", "SCOPES", "VALUES", "nested", "same"]
+__all__ = ["BAD_NAMES", "BAD_VALUES", "NAMES", "SCOPES", "VALUES", "nested", "same", "stable_id"]
 
 NAMES: Final[tuple[str, ...]] = (
     "a",
@@ -239,3 +241,8 @@ def same(left: Any, right: Any) -> bool:
             same(value, right[key]) for key, value in left.items()
         )
     return bool(left == right)
+
+
+def stable_id(value: object) -> str:
+    """Name a parameter the same in every process: its repr without an address."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

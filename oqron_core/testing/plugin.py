@@ -91,13 +91,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+_NOTE = "oqron_contract"
+"""The key of what a report of a contract test carries."""
+
+
 class ContractReport:
     """Counts the contract tests of each backend, and says one line for each."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._path: str | None = config.getoption("oqron_report", None)
         self._backends: dict[str, dict[str, Any]] = {}
-        self._declared: dict[str, set[str]] = {}
+        self._tested: dict[str, set[str]] = {}
         self._unmet: list[str] = []
         self._skipped: list[tuple[str, str, tuple[str, ...]]] = []
 
@@ -105,34 +109,35 @@ class ContractReport:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Count, and turn the skip of a declared capability into a failure."""
+        """Turn the skip of a declared capability into a failure, and leave a note."""
         del call
         report = yield
         backend = _backend(item)
         if backend is None or (report.when != "call" and report.passed):
             return report
-        result = self._result(backend)
-        reason = getattr(getattr(item, "obj", None), "__oqron_reason__", None)
-        if reason is not None:
-            result["overridden"][item.name] = reason
+        note: dict[str, Any] = {
+            "backend": backend,
+            "name": item.name,
+            "needed": list(_needed(item)),
+            "reason": getattr(getattr(item, "obj", None), "__oqron_reason__", None),
+            "undeclared": None,
+        }
         if report.skipped:
-            self._note_skip(item, backend, report)
-        if report.passed:
-            result["passed"] += 1
-        elif report.failed:
-            result["failed"] += 1
-            result["failures"].append(item.nodeid)
+            self._judge_skip(item, note, report)
+        # The note travels with the report, also from the process of a test runner
+        # that spreads tests over several.
+        report.user_properties.append((_NOTE, note))
         return report
 
-    def _note_skip(self, item: pytest.Item, backend: str, report: pytest.TestReport) -> None:
-        result = self._result(backend)
-        needed = _needed(item)
+    def _judge_skip(
+        self, item: pytest.Item, note: dict[str, Any], report: pytest.TestReport
+    ) -> None:
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         why = why.removeprefix("Skipped: ")
         if why.startswith(UNDECLARED):
             capability = why.removeprefix(UNDECLARED)
-            if capability in needed:
-                result["undeclared"].setdefault(capability, []).append(item.name)
+            if capability in note["needed"]:
+                note["undeclared"] = capability
                 return
         if report.when == "call":
             report.outcome = "failed"
@@ -140,17 +145,42 @@ class ContractReport:
                 f"{item.nodeid} was skipped ({why}). A test of the contract is skipped "
                 "only where the capability it needs is not declared"
             )
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count what the notes of a report say."""
+        for key, note in report.user_properties:
+            if key == _NOTE and isinstance(note, dict):
+                self._count(report, note)
+
+    def _count(self, report: pytest.TestReport, note: dict[str, Any]) -> None:
+        result = self._result(note["backend"])
+        if note["reason"] is not None:
+            result["overridden"][note["name"]] = note["reason"]
+        if note["undeclared"] is not None:
+            result["undeclared"].setdefault(note["undeclared"], []).append(note["name"])
             return
-        result["skipped"] += 1
-        self._skipped.append((item.nodeid, backend, needed))
+        if report.skipped:
+            result["skipped"] += 1
+            self._skipped.append((report.nodeid, note["backend"], tuple(note["needed"])))
+            return
+        self._tested.setdefault(note["backend"], set()).update(note["needed"])
+        if report.passed:
+            result["passed"] += 1
+        else:
+            result["failed"] += 1
+            result["failures"].append(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail where a declared capability was never tested; write the report."""
+        if hasattr(session.config, "workerinput"):
+            return  # one process of several: the first one has all reports
         for nodeid, backend, needed in self._skipped:
             result = self._result(backend)
             ran = result["passed"] + result["failed"] > 0
-            if needed and ran and not set(needed) <= set(result["undeclared"]):
+            # Skipped on one server of several is no gap: another may have run it.
+            known = set(result["undeclared"]) | self._tested.get(backend, set())
+            if needed and ran and not set(needed) <= known:
                 self._unmet.append(f"{nodeid}: {', '.join(needed)} was not tested")
         if self._unmet and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

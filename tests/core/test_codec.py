@@ -39,6 +39,7 @@ from oqron_core._codec import (
     portable_value,
 )
 from oqron_core.exceptions import CorruptRecordError, InvalidValueError
+from oqron_core.testing.hostile import stable_id
 
 
 SUITE = Path(__file__).parents[2] / "../shared/data/json-test-suite"
@@ -92,7 +93,7 @@ def shown(part: Any) -> str:
         for number in (part if isinstance(part, dict) else [part])
     ):
         return "huge"
-    return ascii(part)[:30]
+    return stable_id(part).encode("ascii", "backslashreplace").decode()[:30]
 
 
 class Colour(enum.Enum):

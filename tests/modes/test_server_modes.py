@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from oqron_core.testing.contracts.mode import ModeContract
+from oqron_core.testing.contracts.mode_adversity import AdversityContract
 from oqron_core.testing.contracts.mode_breakers import ModeBreakersContract
 from oqron_core.testing.contracts.mode_cache import ModeCacheContract
 from oqron_core.testing.contracts.mode_controls import ControlsContract
@@ -92,6 +93,10 @@ class TestRedisLogs(OnRedis, ModeLogsContract):
     """Logs of modules."""
 
 
+class TestRedisAdversity(OnRedis, AdversityContract):
+    """What broke once."""
+
+
 class TestRedisPostgresMode(OnRedisPostgres, ModeContract):
     """Jobs, dead letters, runs, maintenance."""
 
@@ -122,6 +127,10 @@ class TestRedisPostgresBreakers(OnRedisPostgres, ModeBreakersContract):
 
 class TestRedisPostgresLogs(OnRedisPostgres, ModeLogsContract):
     """Logs of modules."""
+
+
+class TestRedisPostgresAdversity(OnRedisPostgres, AdversityContract):
+    """What broke once."""
 
 
 class TestMemoryPostgresMode(ModeContract):

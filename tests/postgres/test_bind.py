@@ -24,6 +24,7 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.planes import Delete, Insert, Patch, Put, Query
+from oqron_core.testing.hostile import stable_id
 
 
 Begin = Callable[[str], AbstractAsyncContextManager[Any]]
@@ -301,7 +302,7 @@ def test_autocommit_without_a_transaction_is_refused(postgres_url: str, prefix: 
     run(main())
 
 
-@pytest.mark.parametrize("thing", [None, object(), "postgresql://x"], ids=repr)
+@pytest.mark.parametrize("thing", [None, object(), "postgresql://x"], ids=stable_id)
 def test_what_is_no_transaction_is_refused(postgres_url: str, prefix: str, thing: object) -> None:
     """With the list of what may be given."""
 

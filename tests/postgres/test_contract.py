@@ -64,6 +64,7 @@ class TestPostgresWithOddDefaults(_Postgres):
         self.url = odd_url  # type: ignore[misc]  # of this test
 
 
+@pytest.mark.matrix
 class TestPostgresBehindAPooler(_Postgres):
     """PgBouncer in transaction mode."""
 

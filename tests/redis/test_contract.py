@@ -56,12 +56,14 @@ class TestDecodingClient(HotPlaneContract, DurablePlaneContract):
             await client.aclose()
 
 
+@pytest.mark.matrix
 class TestBytesClient(TestDecodingClient):
     """A ready client that gives bytes."""
 
     decode_responses = False
 
 
+@pytest.mark.matrix
 class TestUvloop(TestRedis):
     """The loop that applications choose for speed."""
 
@@ -72,6 +74,7 @@ class TestUvloop(TestRedis):
         self.url = redis.url
 
 
+@pytest.mark.matrix
 class TestForgetfulServer(TestRedis):
     """A server that has forgotten every script whenever it is called."""
 

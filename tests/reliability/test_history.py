@@ -269,6 +269,18 @@ def test_a_run_that_was_never_closed_is_found() -> None:
     assert any("never closed" in line for line in story.judged().violations)
 
 
+def test_a_run_that_closing_reported_is_explained() -> None:
+    """Each of those it could not write, and no more."""
+    story = done()
+    story.runs.clear()
+    story.notes.append({"e": "bye", "t": 100, "w": "w", "unwritten": 0})
+    assert 1 == story.judged().counts["runs: lost without a reason"]
+
+    story.notes[-1]["unwritten"] = 1
+    verdict = story.judged()
+    assert ([], 1) == (verdict.violations, verdict.counts["runs: unwritten at closing"])
+
+
 def test_a_silent_worker_may_be_taken_for_lost() -> None:
     """Only while it was stopped; its job is done all the same."""
     story = done()

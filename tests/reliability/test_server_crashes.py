@@ -21,10 +21,10 @@ from oqron_core.testing.crashpoints import SCENARIOS, CrashPoint, Explorer, Scen
 from oqron_core.testing.faults import Faults
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
 SAMPLE = depth(4)
 ALL = os.environ.get("OQRON_TEST_CRASH_POINTS") == "all"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if ALL else 300)]
 
 
 @attrs.define
@@ -44,7 +44,7 @@ class Crashes(ModeBase):
     """What must hold wherever a process dies or a plane does not answer."""
 
     __test__ = False
-    hang_after: ClassVar[float] = 290.0
+    hang_after: ClassVar[float] = 3500.0 if ALL else 290.0
 
     def world(self) -> World:
         """Make an empty scope."""

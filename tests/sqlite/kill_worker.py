@@ -18,9 +18,7 @@ async def work(path: str, name: str) -> None:
     ) as storage:
         maintenance = asyncio.create_task(storage.maintenance.run_forever())
         while not maintenance.done():
-            claims = await storage.jobs.claim(
-                "q", limit=4, lease_for=LEASE, worker=name, wait=0.2
-            )
+            claims = await storage.jobs.claim("q", limit=4, lease_for=LEASE, worker=name, wait=0.2)
             for claim in claims:
                 claim.run.progress(50)
                 await asyncio.sleep(0.002)

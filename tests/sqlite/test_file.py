@@ -242,7 +242,7 @@ def test_calls_that_arrive_together_share_a_transaction(folder: Path) -> None:
             calls = [durable.write([Insert("n", f"{n}", {})], atomic=True) for n in range(50)]
             calls += [durable.write([Insert("n", "0", {})], atomic=True)]
             calls += [hot.counters.increment("c", by=2**63 - 1) for _ in range(2)]
-            answers = await asyncio.gather(*calls, return_exceptions=True)
+            answers: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
             await store.hot.ask_writer(lambda driver: driver.set_trace_callback(None))
 
             assert [True] * 50 == [bool(answer[0].applied) for answer in answers[:50]]
@@ -268,7 +268,8 @@ def test_a_call_that_breaks_takes_nobody_with_it(folder: Path) -> None:
                 store.durable.write(breaks),
                 durable.write([Put("n", "b", {})]),
             ]
-            first, broken, last = await asyncio.gather(*calls, return_exceptions=True)
+            answers: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+            first, broken, last = answers
 
             assert first[0].applied
             assert last[0].applied

@@ -106,6 +106,8 @@ class TestSqliteLogs(_InAFile, ModeLogsContract):
     mode = "sqlite"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 class TestSqliteCrashes(_InAFile, CrashContract):
     """Every crash point, in one file."""
 
@@ -113,6 +115,8 @@ class TestSqliteCrashes(_InAFile, CrashContract):
     parallel = 6
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 class TestSqliteLives(_InAFile, LivesContract):
     """Random lives of two storages over one file."""
 

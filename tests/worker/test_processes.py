@@ -20,14 +20,14 @@ from typing import Any
 import attrs
 import pytest
 
-from oqron_core import Storage, open_storage
+from oqron_core import JobSpec, Storage, open_storage
 
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[2] / "shared" / "data"
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 @attrs.define
@@ -114,27 +114,29 @@ def durations() -> list[float]:
     if not file.exists():
         return [1.0, 2.0, 3.0, 5.0, 8.0, 40.0]
     rows = file.read_text().splitlines()[1:]
-    return [min(200.0, float(row.rsplit(",", 1)[1])) for row in rows]
+    return [min(100.0, float(row.rsplit(",", 1)[1])) for row in rows]
 
 
-def test_every_job_ends_once_though_workers_come_and_go(crew: Crew) -> None:
+@pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_every_job_ends_once_though_workers_come_and_go(crew: Crew, count: int) -> None:
     """With failures, priorities, a SIGTERM and a SIGKILL in the middle."""
-    count = 600
     times = durations()
 
     async def fill(storage: Storage) -> None:
+        specs = []
         for n in range(count):
             data = {"n": n, "ms": times[n % len(times)], "fails": n % 20 == 0}
-            await storage.jobs.add("mixed", data, priority=n % 3, max_attempts=4)
+            specs.append(JobSpec(data, priority=n % 3, max_attempts=4))
+        await storage.jobs.add_many("mixed", specs)
 
     crew.run(fill)
-    first, second = [crew.start("worker", "worker_apps", "--concurrency", "20") for _ in range(2)]
+    first, second = [crew.start("worker", "worker_apps", "--concurrency", "40") for _ in range(2)]
     crew.until(lambda: len(crew.lines("end")) > 150)
     first.send_signal(signal.SIGTERM)
     assert 0 == first.wait(30), crew.logs()
     second.kill()
     second.wait()
-    third = crew.start("worker", "worker_apps", "--concurrency", "20")
+    third = crew.start("worker", "worker_apps", "--concurrency", "40")
 
     async def over(storage: Storage) -> bool:
         counts = await storage.jobs.counts("mixed")
@@ -144,17 +146,77 @@ def test_every_job_ends_once_though_workers_come_and_go(crew: Crew) -> None:
     third.send_signal(signal.SIGTERM)
     assert 0 == third.wait(30), crew.logs()
 
+    firsts: dict[int, int] = {}
+    for line in crew.lines("start"):
+        firsts.setdefault(int(line[1]), int(line[3]))
+    order = list(firsts.values())
+    # A third lies between the ends; later comes only what was lost with a process.
+    assert order[order.index(2) :].count(0) <= 40
     ended = [int(line[1]) for line in crew.lines("end")]
     assert set(range(count)) == set(ended)
     # Only what the killed process had in hand may have been done again.
-    assert len(ended) - count <= 20
+    assert len(ended) - count <= 40
 
     async def check(storage: Storage) -> None:
         assert [] == list((await storage.dead_letters.query("mixed")).items)
         # A failure counts an attempt, and so does a lapse; a SIGTERM does not.
-        page = await storage.jobs.query("mixed", limit=1000)
+        page = await storage.jobs.query("mixed", limit=10_000)
         most = 1 + 1 + 1
         assert all(job.attempt_made <= most for job in page.items)
+
+    crew.run(check)
+
+
+def test_a_server_that_restarts_is_waited_for(
+    redis_server_factory: Callable[..., Any], project: str, tmp_path: Path
+) -> None:
+    """The worker goes on by itself, and nothing is lost or done twice for long."""
+    server = redis_server_factory(persistent=True)
+    settings = {"mode": "redis", "project": project, "redis": {"url": server.url}}
+    crew = Crew(settings, tmp_path)
+    try:
+
+        async def fill(storage: Storage) -> None:
+            specs = [{"n": n, "ms": 20, "fails": False} for n in range(300)]
+            await storage.jobs.add_many("mixed", specs)
+
+        crew.run(fill)
+        process = crew.start("worker", "worker_apps", "--concurrency", "10", "--no-schedules")
+        crew.until(lambda: len(crew.lines("end")) > 60)
+        server.kill()
+        time.sleep(0.5)
+        server.start()
+        crew.until(lambda: len({line[1] for line in crew.lines("end")}) == 300)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(30), crew.logs()
+        assert len(crew.lines("end")) <= 300 + 10
+    finally:
+        crew.end()
+
+
+def test_a_worker_that_stood_still_writes_nothing_late(crew: Crew) -> None:
+    """Past its lease another has the job; what the first reports is refused."""
+    crew.env["LONG"] = "4"
+
+    async def fill(storage: Storage) -> None:
+        await storage.jobs.add("long", {"n": 1}, max_attempts=5)
+
+    async def attempts(storage: Storage) -> list[tuple[str, int]]:
+        [job] = (await storage.jobs.query("long")).items
+        return [(job.status, job.attempt_made)]
+
+    crew.run(fill)
+    first = crew.start("worker", "worker_apps", "--no-schedules")
+    crew.until(lambda: len(crew.lines("start")) == 1)
+    first.send_signal(signal.SIGSTOP)
+    crew.start("worker", "worker_apps", "--no-schedules")
+    crew.until(lambda: len(crew.lines("start")) == 2)
+    first.send_signal(signal.SIGCONT)
+    crew.until(lambda: crew.run(attempts) == [("completed", 2)])
+
+    async def check(storage: Storage) -> None:
+        runs = sorted((await storage.runs.query(name="long")).items, key=lambda run: run.attempts)
+        assert ["failed", "completed"] == [run.status for run in runs]
 
     crew.run(check)
 

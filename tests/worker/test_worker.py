@@ -620,6 +620,53 @@ def test_a_rate_does_not_burn_attempts() -> None:
     run(main)
 
 
+def test_an_idle_worker_leaves_the_rate_to_others() -> None:
+    """What it took for a job that was not there is one at most."""
+
+    async def main() -> None:
+        app = memory_app()
+        rate = FixedWindow(10, per=3600.0)
+
+        @app.queue("q", rate=rate)
+        async def work() -> None: ...
+
+        async with app, app.worker(**QUIET) as worker:
+            for _ in range(4):
+                await work.add()
+                await worker.idle(every=0.005)
+                await asyncio.sleep(0.02)
+            left = (await app.storage.limits.peek("worker:q", rate)).remaining
+            assert left in {5, 6}
+
+    run(main)
+
+
+def test_a_topic_keeps_to_its_slots() -> None:
+    """Also for what arrives while it waits."""
+
+    async def main() -> None:
+        app = memory_app()
+        now = most = 0
+
+        @app.topic("events", group="g", slots=2, concurrency=10)
+        async def work(n: int) -> None:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0.01)
+            now -= 1
+
+        async with app, app.worker(**QUIET) as worker:
+            await asyncio.sleep(0.05)
+            for n in range(12):
+                await app.publish("events", n)
+            await worker.idle()
+            assert 12 == worker.metrics.total("completed")
+            assert most <= 2
+
+    run(main)
+
+
 def test_a_worker_may_serve_a_part_of_the_handlers() -> None:
     """By name; a name that is none is refused."""
 

@@ -23,7 +23,7 @@ def note(line: str) -> None:
         ledger.write(line + "\n")
 
 
-@app.queue("mixed", concurrency=20, max_attempts=4, backoff=Backoff.fixed(0.05), lease_for=2.0)
+@app.queue("mixed", concurrency=40, max_attempts=4, backoff=Backoff.fixed(0.05), lease_for=2.0)
 async def mixed(ctx: Context, n: int, ms: float, fails: bool) -> int:
     """Take a while; fail the first time where asked to."""
     note(f"start {n} {ctx.attempt} {ctx.job.priority} {time.time():.3f}")

@@ -25,7 +25,7 @@ from oqron_core.protocol.recovery import EPOCH
 from oqron_core.storage import Storage, open_storage
 from oqron_core.testing.contracts.base import Contract, fresh_scope, gather
 from oqron_core.testing.faults import Faults
-from oqron_core.testing.hostile import BAD_NAMES, BAD_VALUES, NAMES, VALUES, same
+from oqron_core.testing.hostile import BAD_NAMES, BAD_VALUES, NAMES, VALUES, same, stable_id
 
 
 __all__ = ["ModeBase", "ModeContract"]
@@ -867,7 +867,7 @@ class ModeContract(ModeBase):
         assert job.id == "a"
 
     @pytest.mark.parametrize(
-        "output", [float("nan"), b"bytes", {1: 2}, object(), "a\0", "\ud800", 2**64], ids=repr
+        "output", [float("nan"), b"bytes", {1: 2}, object(), "a\0", "\ud800", 2**64], ids=stable_id
     )
     async def test_an_output_that_cannot_be_stored_fails_no_job(self, output: Any) -> None:
         """A marker takes its place, and the run says so."""
@@ -880,7 +880,7 @@ class ModeContract(ModeBase):
         assert run.logs
 
     @pytest.mark.parametrize(
-        "error", ["a\0b", "\ud800", ValueError("x\0"), None, "x" * 100_000, object()], ids=repr
+        "error", ["a\0b", "\ud800", ValueError("x\0"), None, "x" * 100_000, object()], ids=stable_id
     )
     async def test_an_error_is_made_portable(self, error: Any) -> None:
         """What a handler reports is never the reason that a job is lost."""

@@ -53,9 +53,7 @@ async def open_hot(store: SqliteStore, context: PlaneContext) -> AsyncIterator[H
 
 
 @asynccontextmanager
-async def open_durable(
-    store: SqliteStore, context: PlaneContext
-) -> AsyncIterator[DurablePlane]:
+async def open_durable(store: SqliteStore, context: PlaneContext) -> AsyncIterator[DurablePlane]:
     """Open the durable plane of a scope; leaving closes the plane, not the file."""
     from oqron_sqlite._durable import SqliteDurablePlane  # noqa: PLC0415 - as above
 
@@ -66,9 +64,7 @@ async def open_durable(
         plane.close()
 
 
-BACKEND = Backend(
-    name="sqlite", contract_version=1, settings=SqliteSettings, connect=connect
-)
+BACKEND = Backend(name="sqlite", contract_version=1, settings=SqliteSettings, connect=connect)
 
 
 @hookimpl

@@ -76,8 +76,7 @@ ON e.scope = :scope AND e.queue = j.value ->> 0 AND e.id = j.value ->> 1
 WHERE e.leased = 1 AND e.token = j.value ->> 2 AND e.at > :now
 """
 _THOSE: Final = (
-    "WHERE (scope, queue, id) IN "
-    "(SELECT :scope, value ->> 0, value ->> 1 FROM json_each(:leases))"
+    "WHERE (scope, queue, id) IN (SELECT :scope, value ->> 0, value ->> 1 FROM json_each(:leases))"
 )
 _RENEW: Final = f"UPDATE oqron_hot_entries SET at = :at {_THOSE}"  # noqa: S608 - of constants
 _ACK: Final = f"DELETE FROM oqron_hot_entries {_THOSE}"  # noqa: S608 - of constants
@@ -114,9 +113,7 @@ UNION SELECT queue FROM oqron_hot_paused WHERE scope = :scope
 ORDER BY 1
 """
 _PURGE: Final = "DELETE FROM oqron_hot_entries WHERE scope = :scope AND queue = :queue"
-_PAUSE: Final = (
-    "INSERT INTO oqron_hot_paused VALUES (:scope, :queue) ON CONFLICT DO NOTHING"
-)
+_PAUSE: Final = "INSERT INTO oqron_hot_paused VALUES (:scope, :queue) ON CONFLICT DO NOTHING"
 _RESUME: Final = "DELETE FROM oqron_hot_paused WHERE scope = :scope AND queue = :queue"
 _PAUSED: Final = "SELECT 1 FROM oqron_hot_paused WHERE scope = :scope AND queue = :queue"
 _LAPSED: Final = """
@@ -169,9 +166,7 @@ class SqliteBroker(Broker):
             )
         return results
 
-    def _publish(
-        self, step: Transaction, queue: str, entries: list[Entry]
-    ) -> list[Published]:
+    def _publish(self, step: Transaction, queue: str, entries: list[Entry]) -> list[Published]:
         ids = orjson.dumps([entry.id for entry in entries]).decode()
         known = {
             id_: leased and at > step.now
@@ -263,9 +258,7 @@ class SqliteBroker(Broker):
         """Name the queues with work, and say when the next comes by itself."""
         params = {"scope": self._place.number, "queues": orjson.dumps(names).decode()}
 
-        def look(
-            driver: sqlite3.Connection, now: int
-        ) -> tuple[list[str], int | None]:
+        def look(driver: sqlite3.Connection, now: int) -> tuple[list[str], int | None]:
             found: list[str] = []
             times: list[int] = []
             for name, ready, at in driver.execute(_LOOK, params):
@@ -386,9 +379,7 @@ class SqliteBroker(Broker):
         self._place.gate.check()
         check_name("queue", queue)
         params = self._params(queue)
-        return await self._place.write(
-            lambda step: step.driver.execute(_PURGE, params).rowcount
-        )
+        return await self._place.write(lambda step: step.driver.execute(_PURGE, params).rowcount)
 
     async def pause(self, queue: str) -> None:
         self._place.gate.check()

@@ -61,9 +61,7 @@ class SqliteCache(Cache):
         found = await self._place.read(read)
         return [orjson.loads(found[key]) if key in found else MISSING for key in mine]
 
-    async def set_many(
-        self, entries: Mapping[str, Any], *, ttl: float | None = None
-    ) -> None:
+    async def set_many(self, entries: Mapping[str, Any], *, ttl: float | None = None) -> None:
         self._place.gate.check()
         lasts = ttl_ms(ttl)
         encoded = {key: self._encode(key, value) for key, value in entries.items()}
@@ -100,10 +98,7 @@ class SqliteCache(Cache):
 
         def work(step: Transaction) -> list[bool]:
             base = {"scope": scope, "now": step.now}
-            return [
-                step.driver.execute(_DELETE, base | {"key": key}).rowcount == 1
-                for key in mine
-            ]
+            return [step.driver.execute(_DELETE, base | {"key": key}).rowcount == 1 for key in mine]
 
         return await self._place.write(work)
 

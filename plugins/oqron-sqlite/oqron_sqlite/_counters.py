@@ -46,9 +46,7 @@ INSERT INTO oqron_hot_limits VALUES (:scope, :kind, :key, :state, :at)
 ON CONFLICT (scope, kind, key) DO UPDATE
 SET state = excluded.state, expires_at = excluded.expires_at
 """
-_FORGET: Final = (
-    "DELETE FROM oqron_hot_limits WHERE scope = :scope AND kind = :kind AND key = :key"
-)
+_FORGET: Final = "DELETE FROM oqron_hot_limits WHERE scope = :scope AND kind = :kind AND key = :key"
 _RESETS: Final = tuple(
     f"DELETE FROM {table} WHERE scope = :scope AND key = :key {more} AND {_ALIVE}"  # noqa: S608 - of constants
     for table, more in (
@@ -84,9 +82,7 @@ class SqliteCounters(Counters):
     def __init__(self, place: Place) -> None:
         self._place = place
 
-    async def increment(
-        self, key: str, *, by: int = 1, expires_in: float | None = None
-    ) -> int:
+    async def increment(self, key: str, *, by: int = 1, expires_in: float | None = None) -> int:
         self._place.gate.check()
         check_key(key)
         if type(by) is not int or not _INT_MIN <= by <= _INT_MAX:
@@ -192,9 +188,7 @@ def _fixed(limit: int, per: int, state: _State, cost: int, now: int) -> Outcome:
     return Outcome(decision, (start, taken, per) if taken else None, end)
 
 
-def _sliding(
-    limit: int, per: int, state: _State, cost: int, now: int
-) -> Outcome:
+def _sliding(limit: int, per: int, state: _State, cost: int, now: int) -> Outcome:
     """
     State: the start of the window, what was taken in it and in the one before.
 
@@ -229,9 +223,7 @@ def _windows(state: _State, start: int, per: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _sliding_wait(
-    limit: int, per: int, taken: int, before: int, spent: int, need: int
-) -> int:
+def _sliding_wait(limit: int, per: int, taken: int, before: int, spent: int, need: int) -> int:
     """Milliseconds until *need* fits, if nobody else takes any."""
     spare = limit - taken - need
     if spare >= 0 and before:
@@ -243,9 +235,7 @@ def _sliding_wait(
     return max(1, per - spent + at)
 
 
-def _bucket(
-    limit: TokenBucket, per: int, state: _State, cost: int, now: int
-) -> Outcome:
+def _bucket(limit: TokenBucket, per: int, state: _State, cost: int, now: int) -> Outcome:
     """
     State: when it was looked at, how full it was, and the period.
 

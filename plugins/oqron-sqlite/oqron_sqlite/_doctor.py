@@ -16,14 +16,9 @@ __all__ = ["check_file"]
 
 async def check_file(settings: SqliteSettings) -> tuple[bool, str]:
     """Say whether the file opens and is whole; makes none where there is none."""
-    paths = [settings.path, *([settings.hot_path] if settings.hot_path else [])]
-    missing = [path for path in paths if not Path(path).exists()]
-    if missing:
-        folders = [str(Path(path).resolve().parent) for path in missing]
-        gone = [folder for folder in folders if not Path(folder).is_dir()]
-        if gone:
-            return False, f"the folder {gone[0]} is not there; make it"
-        return True, f"{', '.join(missing)} is made when a storage is opened"
+    unmade = _unmade(settings)
+    if unmade is not None:
+        return unmade
     store = SqliteStore(settings)
     try:
         await store.open()
@@ -41,6 +36,19 @@ async def check_file(settings: SqliteSettings) -> tuple[bool, str]:
         f"SQLite {details['sqlite']}, {settings.path}: {details['bytes']} bytes, "
         f"log {details['wal_bytes']}, synchronous = {settings.synchronous}"
     )
+
+
+def _unmade(settings: SqliteSettings) -> tuple[bool, str] | None:
+    """Say what there is to say where a file is not there yet."""
+    paths = [Path(path) for path in (settings.path, settings.hot_path) if path]
+    missing = [path for path in paths if not path.exists()]
+    if not missing:
+        return None
+    gone = [path.parent for path in missing if not path.parent.is_dir()]
+    if gone:
+        return False, f"the folder {gone[0]} is not there; make it"
+    names = ", ".join(map(str, missing))
+    return True, f"{names} is made when a storage is opened"
 
 
 def _quick_check(driver: sqlite3.Connection, now: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy import MetaData, create_engine, insert, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import NullPool
 
@@ -143,23 +143,23 @@ def _make(connection: Connection, path: str, metadata: tuple[MetaData, ...]) -> 
     driver.execute("BEGIN IMMEDIATE")
     try:
         tables.META.create_all(connection)
-        found = connection.execute(
-            text("SELECT value FROM oqron_meta WHERE name = 'version'")
-        ).scalar()
-        if found is None:
-            version = {"version": str(tables.VERSION)}
-            connection.execute(
-                text("INSERT INTO oqron_meta VALUES ('version', :version)"), version
-            )
-        elif found != str(tables.VERSION):
-            msg = (
-                f"{path}: has tables of version {found}, and this oqron-sqlite knows "
-                f"version {tables.VERSION}; install the one that made them"
-            )
-            raise SchemaError(msg)
+        _check_version(connection, path)
         for one in metadata:
             one.create_all(connection)
         driver.execute("COMMIT")
     except BaseException:
         driver.execute("ROLLBACK")
         raise
+
+
+def _check_version(connection: Connection, path: str) -> None:
+    meta = tables.meta
+    found = connection.scalar(select(meta.c.value).where(meta.c.name == "version"))
+    if found is None:
+        connection.execute(insert(meta).values(name="version", value=str(tables.VERSION)))
+    elif found != str(tables.VERSION):
+        msg = (
+            f"{path}: has tables of version {found}, and this oqron-sqlite knows "
+            f"version {tables.VERSION}; install the one that made them"
+        )
+        raise SchemaError(msg)

@@ -194,9 +194,7 @@ class SqliteLiveRuns(LiveRuns):
 
 def _texts(driver: sqlite3.Connection, params: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Read the encoded fields and lists of runs; those that are not there are not."""
-    found: dict[str, dict[str, str]] = {
-        run_id: {} for (run_id,) in driver.execute(_THERE, params)
-    }
+    found: dict[str, dict[str, str]] = {run_id: {} for (run_id,) in driver.execute(_THERE, params)}
     for run_id, name, text in driver.execute(_FIELDS, params):
         found[run_id][name] = text
     lists: dict[tuple[str, int], list[str]] = {}

@@ -138,11 +138,7 @@ def parts_of(query: Query, shape: Shape) -> list[tuple[Part, bool]]:
 
 
 def _by_index(shape: Shape) -> bool:
-    return (
-        bool(shape.order_by)
-        and shape.table is Table.RUNS
-        and shape.order_by[0][0] in _HOT
-    )
+    return bool(shape.order_by) and shape.table is Table.RUNS and shape.order_by[0][0] in _HOT
 
 
 # --- expressions -------------------------------------------------------------
@@ -242,7 +238,7 @@ def _on_field(shape: Shape, bind: str, condition: tuple[str, str, str]) -> Colum
 
 def _on_text(bind: str, condition: tuple[str, str, str]) -> Column:
     name, operator, kind = condition
-    target = column(name)
+    target: Column = column(name)
     if operator == "in":
         return target.in_(_items(bind))
     if kind not in {"string", "plain"}:
@@ -252,7 +248,7 @@ def _on_text(bind: str, condition: tuple[str, str, str]) -> Column:
 
 def _on_number(bind: str, condition: tuple[str, str, str]) -> Column:
     name, operator, kind = condition
-    target = column(name)
+    target: Column = column(name)
     if operator == "in":
         return func.coalesce(cast(target, Text), _text("null")).in_(_items(bind))
     if kind == "null":
@@ -263,22 +259,36 @@ def _on_number(bind: str, condition: tuple[str, str, str]) -> Column:
     return target.is_not(None) if operator == "!=" else false()
 
 
-def _conditions(shape: Shape) -> list[Column]:
+def _expires(shape: Shape) -> bool:
+    """Whether what is asked for has an end that the index of expiry can start from."""
+    return any(name == "expires_at" and op in {"<", "<="} for name, op, _ in shape.where)
+
+
+def _conditions(shape: Shape, *, ordered: bool = False) -> list[Column]:
+    """
+    Say what must hold.
+
+    *ordered* means that records come in the order of the primary key, which therefore
+    serves better than any index of what they hold.
+    """
     found: list[Column] = [
         column("project") == _bound("project"),
         column("environment") == _bound("environment"),
     ]
+    by_expiry = not ordered and _expires(shape)
     if shape.namespace is not None:
-        name = column("namespace") == _bound("namespace")
-        if shape.namespace is RecordKind.RUN and shape.table is Table.RUNS:
-            # All runs are in one namespace: naming it would make the primary key look
-            # better than the indexes that hold what is asked for.
-            name = literal_column("+namespace") == _bound("namespace")
-        found.append(name)
-    elif shape.kind in _RANGES:
+        # All runs are in one namespace: naming it would make the primary key look
+        # better than the indexes that hold what is asked for.
+        all_runs = shape.namespace is RecordKind.RUN and shape.table is Table.RUNS
+        aside = all_runs or by_expiry
+        name: Column = literal_column("+namespace") if aside else column("namespace")
+        found.append(name == _bound("namespace"))
+    elif shape.kind is not None and shape.kind in _RANGES and not by_expiry:
         first, end = _RANGES[shape.kind]
         found += [column("namespace") >= _text(first), column("namespace") < _text(end)]
-    found += [column("record_kind") == _text(kind.value) for kind in shape.kinds]
+    if shape.namespace is None or len(shape.kinds) > 1 or shape.table is Table.RUNS:
+        # Else the namespace says it, and indexes that begin with the kind are in the way.
+        found += [column("record_kind") == _text(kind.value) for kind in shape.kinds]
     for position, condition in enumerate(shape.where):
         bind = f"c{position}"
         if condition[0] in _TEXTS:
@@ -293,7 +303,7 @@ def _conditions(shape: Shape) -> list[Column]:
 def _alive(shape: Shape) -> Column:
     if ("expires_at", "=", "null") in shape.where:
         return true()
-    expires_at = column("expires_at")
+    expires_at: Column = column("expires_at")
     return or_(expires_at.is_(None), expires_at > _bound("now"))
 
 
@@ -375,7 +385,7 @@ def _sorted(statement: Select[Any], keys: Sequence[_Key]) -> Select[Any]:
 
 # --- statements --------------------------------------------------------------
 
-_DIALECT: Final = sqlite.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy's own
+_DIALECT: Final = sqlite.dialect(paramstyle="named")
 
 
 def _compiled(clause: ClauseElement) -> str:
@@ -397,9 +407,9 @@ class Composer:
 
     @staticmethod
     def _page(shape: Shape) -> str:
-        conditions = [*_conditions(shape), _alive(shape)]
+        conditions = [*_conditions(shape, ordered=True), _alive(shape)]
         keys = _keys(shape)
-        columns = [column(name) for name in _READ]
+        columns: list[Any] = [column(name) for name in _READ]
         if shape.part != "all":
             first = _plain_value(shape.order_by[0][0])
             known = shape.part == "with"
@@ -408,10 +418,10 @@ class Composer:
             indexed = position == 0 and shape.part == "with"
             # What the index compares, to the last bit.
             value = _plain_value(name) if indexed else _order_value(name)
-            columns.append(value.label(f"o{position}"))  # type: ignore[arg-type]  # any column
+            columns.append(value.label(f"o{position}"))
         if shape.after:
             conditions.append(_after(keys))
-        statement = select(*columns).select_from(_rows(shape)).where(*conditions)
+        statement: Any = select(*columns).select_from(_rows(shape)).where(*conditions)
         return _compiled(_limited(_sorted(statement, keys)))
 
     @staticmethod
@@ -431,13 +441,13 @@ class Composer:
 
     @staticmethod
     def _prune(shape: Shape) -> str:
-        rowid = literal_column("rowid")
+        rowid: Column = literal_column("rowid")
         doomed = select(rowid).select_from(_rows(shape)).where(*_conditions(shape))
         return _compiled(delete(_rows(shape)).where(rowid.in_(_limited(doomed))))
 
     @staticmethod
     def _prunable(shape: Shape) -> str:
-        size = literal_column(
+        size: Column = literal_column(
             "length(CAST(value AS BLOB)) + length(CAST(id AS BLOB)) "
             "+ length(CAST(namespace AS BLOB)) + 16"
         )
@@ -473,21 +483,16 @@ def parameters(query: Query, scope: Scope, shape: Shape) -> dict[str, Any]:
 
 
 def _parameter(name: str, operator: str, value: Any, kind: str) -> Any:
-    if name in _TEXTS:
-        if operator == "in":
-            return orjson.dumps([one for one in value if type(one) is str]).decode()
-        return value if type(value) is str else None
-    if name in _NUMBERS:
-        if operator == "in":
-            return orjson.dumps([canonical(one).decode() for one in value]).decode()
-        return value if type(value) in {int, float} else None
+    column_types = {str} if name in _TEXTS else {int, float} if name in _NUMBERS else None
     if operator == "in":
-        if kind == "plains":
-            return orjson.dumps(list(value)).decode()
-        return orjson.dumps([canonical(one).decode() for one in value]).decode()
-    if operator == "=" and kind in {"plain", "int"}:
-        return value
-    if operator in {"=", "!="}:
+        if name in _TEXTS:
+            value = [one for one in value if type(one) is str]
+        elif kind != "plains":
+            value = [canonical(one).decode() for one in value]
+        return orjson.dumps([*value]).decode()
+    if column_types is not None:
+        return value if type(value) in column_types else None
+    if operator == "!=" or (operator == "=" and kind not in {"plain", "int"}):
         return canonical(value).decode()
     return value
 

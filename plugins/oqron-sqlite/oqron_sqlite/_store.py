@@ -78,15 +78,21 @@ class SqliteStore:
                 "FROM pragma_page_count(), pragma_page_size()"
             ).fetchone()
         )
-        wal = Path(f"{lane.path}-wal")
         details = {
             "sqlite": version,
             "path": lane.path,
             "bytes": pages * page_size,
-            "wal_bytes": wal.stat().st_size if wal.exists() else 0,
+            "wal_bytes": _size(Path(f"{lane.path}-wal")),
             "synchronous": self.settings.synchronous,
         }
         return Health(ok=True, details=details)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def capabilities(settings: SqliteSettings, context: PlaneContext) -> Capabilities:

@@ -341,7 +341,5 @@ def _insert_many(table: str) -> str:
 
 
 _VALUE: Final = "UPDATE oqron_table SET value = ? WHERE rowid = ?"
-_UPDATE: Final = (
-    "UPDATE oqron_table SET value = ?, inserted_at = ?, expires_at = ? WHERE rowid = ?"
-)
+_UPDATE: Final = "UPDATE oqron_table SET value = ?, inserted_at = ?, expires_at = ? WHERE rowid = ?"
 _DELETE: Final = "DELETE FROM oqron_table WHERE rowid = ?"

@@ -102,9 +102,7 @@ def table_of(name: TableName | RecordKind) -> Table:
     return _BY_NAME[name]
 
 
-STATUS: Final = (
-    "CASE json_type(value, '$.status') WHEN 'text' THEN value ->> 'status' ELSE '' END"
-)
+STATUS: Final = "CASE json_type(value, '$.status') WHEN 'text' THEN value ->> 'status' ELSE '' END"
 """A job's status where it is a string, as the index of jobs holds it."""
 
 for _each in _BY_NAME.values():
@@ -115,6 +113,7 @@ for _each in _BY_NAME.values():
         _each.c.expires_at,
         sqlite_where=_each.c.expires_at.is_not(None),
     )
+for _each in (records, jobs):
     Index(
         f"{_each.name}_kind",
         _each.c.project,
@@ -122,7 +121,7 @@ for _each in _BY_NAME.values():
         _each.c.record_kind,
         _each.c.namespace,
         _each.c.expires_at,
-    ) if _each is not runs else None
+    )
 Index(
     "oqron_jobs_status",
     jobs.c.project,

@@ -12,7 +12,7 @@ from oqron_core import Claim
 from oqron_core.exceptions import ClosedError, StorageError
 from oqron_worker._capacity import Capacity, Share
 from oqron_worker._context import Context
-from oqron_worker._gates import Gate, NoGate
+from oqron_worker._gates import Gate
 from oqron_worker._metrics import Metrics
 from oqron_worker._runner import Runner, Shop
 from oqron_worker._sources import Source
@@ -24,6 +24,8 @@ log = logging.getLogger("oqron.worker")
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
+_LATER: Final = 0.5
+"""Seconds until a delivery comes back that a limit did not let in."""
 
 
 class ClaimLoop:
@@ -54,7 +56,8 @@ class ClaimLoop:
         self._source = source
         self._capacity = capacity
         self._metrics = metrics
-        self._gate = gate or NoGate()
+        self._shop = shop
+        self._gate = gate
         self._share = Share(source.name, min(options.concurrency, capacity.total), options.weight)
         self.runner = Runner(shop, source.handler, metrics.of(source.name), self._free)
         self.trouble: str | None = None
@@ -71,7 +74,8 @@ class ClaimLoop:
         return self.trouble is None
 
     def _free(self, context: Context) -> None:
-        self._gate.give_back(context)
+        if self._gate is not None:
+            self._gate.give_back(context)
         self._capacity.give(self._share)
 
     async def run(self) -> None:
@@ -109,22 +113,40 @@ class ClaimLoop:
         allowed = 0
         claims: list[Claim] = []
         try:
-            allowed = await self._gate.enter(taken)
+            allowed = await self._enter(taken)
             if allowed:
                 claims = await self._source.claim(allowed)
         finally:
             self._capacity.give(share, taken - len(claims))
-            self._gate.leave(allowed - len(claims))
+            if self._gate is not None:
+                self._gate.leave(allowed - len(claims))
         self._start(claims)
-        if allowed == 0:
+        if allowed == 0 and self._gate is not None:
             await self._gate.wait()
         elif len(claims) < allowed:
             late = await self._source.wait(max(1, share.limit - share.used))
+            late = await self._let_in(late) if late else late
             if late:
                 self._capacity.take_now(share, len(late))
                 self._start(late)
 
+    async def _enter(self, taken: int) -> int:
+        if self._gate is None:
+            return taken
+        # What is taken from a limit for jobs that are not there is taken from others.
+        return await self._gate.enter(min(taken, max(1, await self._source.ready())))
+
+    async def _let_in(self, late: list[Claim]) -> list[Claim]:
+        """Give back what was claimed by waiting and may not run now."""
+        if self._gate is None:
+            return late
+        allowed = await self._gate.enter(len(late))
+        for claim in late[allowed:]:
+            await self._shop.app.storage.jobs.release(claim, delay=_LATER)
+        return late[:allowed]
+
     def _start(self, claims: list[Claim]) -> None:
         for claim in claims:
             context = self.runner.start(claim)
-            self._gate.started(context)
+            if self._gate is not None:
+                self._gate.started(context)

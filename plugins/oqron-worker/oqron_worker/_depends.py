@@ -27,7 +27,14 @@ from oqron_core import (
 from oqron_core.exceptions import ClosedError, InvalidValueError, OqronError, StorageError
 
 
-__all__ = ["PARENT_FAILED", "Dependents", "add_dependent", "failed_parent"]
+__all__ = [
+    "PARENT_FAILED",
+    "Dependents",
+    "add_dependent",
+    "cancel_waiting",
+    "failed_parent",
+    "waiting_job",
+]
 
 log = logging.getLogger("oqron.worker")
 
@@ -48,8 +55,8 @@ async def add_dependent(
     """
     Keep a job aside until *parents* have ended.
 
-    It is a record of its own until then, and a job from then on; `waiting_for` shows
-    it. Cancelling the parents fails it, by its policy.
+    It is a record of its own until then, and a job from then on. Cancelling a parent
+    is a failure of it.
 
     Raises:
         InvalidValueError: A parent is not there, dead or alive.
@@ -75,21 +82,48 @@ async def add_dependent(
         await storage.hot.signals.publish(_CHANNEL, watched)
     except StorageError as error:
         log.debug("dependents are found by the next look instead: %s", error)
-    waiting = Job(
-        id=job_id,
-        queue_name=queue,
+    record = result.record
+    added = None if record is None else await _resolve(storage, record)
+    if added is not None:
+        return added
+    return attrs.evolve(_held(value), duplicate=not result.applied)
+
+
+def _held(value: Mapping[str, Any]) -> Job:
+    """Show a job that waits for others."""
+    spec = _spec_from_wire(value["spec"])
+    return Job(
+        id=value["jobId"],
+        queue_name=value["queue"],
         status="held",
         data=spec.data,
         max_attempts=spec.max_attempts or 3,
         priority=spec.priority or 0,
         tags=list(spec.tags or ()),
-        duplicate=not result.applied,
     )
-    if result.record is not None:
-        added = await _resolve(storage, result.record)
-        if added is not None:
-            return added
-    return waiting
+
+
+async def waiting_job(storage: Storage, queue: str, job_id: str) -> Job | None:
+    """Read a job that waits for others, as ``held``; None where none does."""
+    record = (await storage.durable.get(_NAMESPACE, [_place(queue, job_id)]))[0]
+    return None if record is None else _held(record.value)
+
+
+async def cancel_waiting(storage: Storage, queue: str, job_id: str) -> bool:
+    """
+    Call off a job that waits for others; False where none does.
+
+    It becomes a job that is cancelled, so that who waits for it learns of it.
+    """
+    record = (await storage.durable.get(_NAMESPACE, [_place(queue, job_id)]))[0]
+    if record is None:
+        return False
+    spec = _spec_from_wire(record.value["spec"])
+    # Not to be claimed in the moment before the cancel.
+    await storage.jobs.add_many(queue, [attrs.evolve(spec, delay=86400.0, run_at=None)])
+    await storage.jobs.cancel(queue, job_id)
+    await storage.durable.write([Delete(_NAMESPACE, record.id)])
+    return True
 
 
 def _spec_to_wire(spec: JobSpec) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from oqron_core.exceptions import ConflictError, LeaseLostError, OqronError
@@ -16,37 +17,36 @@ if TYPE_CHECKING:
     from oqron_worker._app import App
 
 
-__all__ = ["Gate", "NoGate", "RateGate", "SlotGate"]
+__all__ = ["Gate", "RateGate", "SlotGate"]
 
 log = logging.getLogger("oqron.worker")
 
 _SHORTEST: Final = 0.005
 
 
-class Gate:
-    """Says how many attempts may start; the base lets everything pass."""
+class Gate(ABC):
+    """Says how many attempts may start."""
 
+    @abstractmethod
     async def enter(self, want: int) -> int:
         """Ask for up to *want* attempts; gives how many may start now."""
-        return want
 
+    @abstractmethod
     def leave(self, count: int) -> None:
         """Give back what no attempt was found for."""
 
+    @abstractmethod
     async def wait(self) -> None:
         """Return when `enter` may give more than 0."""
 
-    def started(self, context: Context) -> None:
+    def started(self, context: Context) -> None:  # noqa: B027 - a rate needs nothing
         """Bind one of what was entered to an attempt."""
 
-    def give_back(self, context: Context) -> None:
+    def give_back(self, context: Context) -> None:  # noqa: B027 - as above
         """Note that the attempt is over."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - as above
         """Give back everything."""
-
-
-NoGate = Gate
 
 
 class RateGate(Gate):

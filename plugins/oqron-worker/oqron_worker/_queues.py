@@ -11,7 +11,7 @@ import attrs
 from oqron_core import Job, JobSpec, Page, Run
 from oqron_core.exceptions import InvalidValueError
 from oqron_worker._adding import AddOptions, AddWords, split
-from oqron_worker._depends import add_dependent
+from oqron_worker._depends import add_dependent, cancel_waiting, waiting_job
 from oqron_worker._handlers import Handler
 from oqron_worker._schedules import Timing, put_schedule
 from oqron_worker._unique import add_unique
@@ -109,14 +109,18 @@ class QueueHandler(Handler):
         return self.spec_with(AddOptions(**words), args, payload)
 
     async def get(self, id: str) -> Job | None:  # noqa: A002 - the word of the contract
-        """Read a job, alive or dead; None where there is none."""
+        """Read a job, alive, dead or waiting for others; None where there is none."""
         storage = self.app.storage
         job = await storage.jobs.get(self.name, id)
-        return await storage.dead_letters.get(self.name, id) if job is None else job
+        if job is None:
+            job = await storage.dead_letters.get(self.name, id)
+        return await waiting_job(storage, self.name, id) if job is None else job
 
     async def cancel(self, id: str) -> bool:  # noqa: A002 - the word of the contract
         """Call a job off, whatever it is doing; a handler that runs is told."""
-        return await self.app.storage.jobs.cancel(self.name, id)
+        storage = self.app.storage
+        waited = await cancel_waiting(storage, self.name, id)
+        return waited or await storage.jobs.cancel(self.name, id)
 
     async def counts(self) -> dict[str, int]:
         """Count the jobs by status."""

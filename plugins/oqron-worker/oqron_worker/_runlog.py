@@ -20,6 +20,8 @@ _LEVELS: Final = (
     (logging.INFO, "info"),
 )
 
+_shared: dict[int, tuple[RunLogHandler, int]] = {}
+
 
 class RunLogHandler(logging.Handler):
     """
@@ -65,9 +67,15 @@ def capture_logging(level: int | None) -> Iterator[None]:
         yield
         return
     root = logging.getLogger()
-    handler = RunLogHandler(level)
+    # Workers of one process share a handler, or each line would be there twice.
+    handler, users = _shared.get(level, (RunLogHandler(level), 0))
+    _shared[level] = handler, users + 1
     root.addHandler(handler)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        handler, users = _shared.pop(level)
+        if users > 1:
+            _shared[level] = handler, users - 1
+        else:
+            root.removeHandler(handler)

@@ -39,6 +39,10 @@ class Source(ABC):
     async def claim(self, limit: int) -> list[Claim]:
         """Claim at once, at most *limit*."""
 
+    async def ready(self) -> int:
+        """Say about how many could be claimed now; 1 where that is not known."""
+        return 1
+
     @abstractmethod
     async def wait(self, free: int) -> list[Claim]:
         """
@@ -58,6 +62,10 @@ class QueueSource(Source):
         return await self._app.storage.jobs.claim(
             self.name, limit=limit, lease_for=self._lease_for, worker=self._worker
         )
+
+    async def ready(self) -> int:
+        """Say about how many could be claimed now."""
+        return (await self._app.storage.hot.broker.counts(self.name)).ready
 
     async def wait(self, free: int) -> list[Claim]:  # noqa: ARG002 - nothing is claimed
         """Return when there may be something to claim."""

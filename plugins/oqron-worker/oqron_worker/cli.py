@@ -168,12 +168,11 @@ def worker(
     _set_up_logging()
     given = _given(context, words)
     if processes > 1 or reload:
-        command = [*own_command(), "worker", target, f"--concurrency={concurrency}"]
-        command += [f"--grace={grace}", *(f"--only={name}" for name in only)]
+        command = ["worker", target, f"--concurrency={concurrency}", f"--grace={grace}"]
+        command += [f"--only={name}" for name in only]
         command += ["--no-maintenance"] * no_maintenance + ["--no-schedules"] * no_schedules
         command += [f"--{name}={value}" for name, value in given.items()]
-        watch = [Path.cwd()] if reload else []
-        raise SystemExit(Supervisor(command, processes, port=port, watch=watch).run())
+        raise SystemExit(_supervise(command, processes, port, reload=reload))
     app = find_app(target)
     _configure(app, given)
     made = app.worker(
@@ -184,6 +183,12 @@ def worker(
         schedules=not no_schedules,
     )
     _run(made, port=port, parent=parent)
+
+
+def _supervise(command: list[str], processes: int, port: int | None, *, reload: bool) -> int:
+    watch = [Path.cwd()] if reload else []
+    supervisor = Supervisor([*own_command(), *command], processes, port=port, watch=watch)
+    return supervisor.run()
 
 
 @click.command()

@@ -288,16 +288,21 @@ def _judge_runs(
     for fault in evidence.faults:
         if fault["e"] == "stop worker":
             stops[fault["w"]].append((fault["since"], fault["t"]))
+    # What a worker could not write at its end, and said so.
+    unwritten = {n["w"]: n.get("unwritten", 0) for n in evidence.notes if n["e"] == "bye"}
     done: Counter[str] = Counter()
     for key, by_token in book.attempts.items():
         for attempt in by_token.values():
             run = evidence.runs.get(attempt.start["r"])
-            died = deaths.get(attempt.start["w"])
-            if run is not None and _was_silent(attempt, run, stops[attempt.start["w"]]):
-                verdict.counts["runs"] += 1
+            worker = attempt.start["w"]
+            verdict.counts["runs"] += 1
+            if run is not None and _was_silent(attempt, run, stops[worker]):
                 verdict.counts["runs: closed in a silence"] += 1
+            elif unwritten.get(worker, 0) > 0 and (run is None or _was_cut_off(attempt, run)):
+                unwritten[worker] -= 1
+                verdict.counts["runs: unwritten at closing"] += 1
             else:
-                _judge_run(verdict, key, attempt, run, died, outages)
+                _judge_run(verdict, key, attempt, run, deaths.get(worker), outages)
             if run is not None and run["status"] == "completed":
                 done[run["jobId"]] += 1
     twice = [job for job, times in done.items() if times > 1]
@@ -313,7 +318,6 @@ def _judge_run(
     outages: Iterable[tuple[float, float]],
 ) -> None:
     counts = verdict.counts
-    counts["runs"] += 1
     if run is not None and run["status"] in {"queued", "running"}:
         verdict.violations.append(f"{key}: its run {run['id']} was never closed")
     elif run is not None and not _was_cut_off(attempt, run):

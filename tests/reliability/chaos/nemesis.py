@@ -7,7 +7,6 @@ import functools
 import random
 import signal
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -35,7 +34,6 @@ class Nemesis:
         postgres: The server, where there is one.
         proxies: What stands before each, by the server's name.
         chance: Decides.
-        counts: How often each kind of fault happened.
     """
 
     plan: Plan
@@ -45,7 +43,6 @@ class Nemesis:
     postgres: PostgresServer | None
     proxies: dict[str, Proxy]
     chance: random.Random
-    counts: Counter[str] = attrs.Factory(Counter)
     _stopped: set[str] = attrs.Factory(set)
     _locks: dict[str, asyncio.Lock] = attrs.Factory(
         lambda: {"redis": asyncio.Lock(), "postgres": asyncio.Lock()}
@@ -103,7 +100,6 @@ class Nemesis:
                 await asyncio.to_thread(server.start)
 
     def _note(self, kind: str, *words: str, **facts: object) -> None:
-        self.counts[kind] += 1
         self.ledger.put(kind, words=words, **facts)
 
     # --- processes ---

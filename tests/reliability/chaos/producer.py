@@ -115,7 +115,7 @@ async def _produce(storage: Storage, plan: Plan, life: str, until: float) -> Non
         await asyncio.sleep(_TICK)
     if adding:
         await asyncio.wait(adding)
-    ledger.put("bye")
+    ledger.put("bye", unwritten=0)
     await ledger.sync()
 
 

@@ -31,6 +31,7 @@ _JOBS = (
     ("… closed by maintenance", "runs: closed by maintenance"),
     ("… closed while the worker was stopped", "runs: closed in a silence"),
     ("… lost to a kill", "runs: lost to a kill"),
+    ("… unwritten at closing, as it said", "runs: unwritten at closing"),
     ("… **lost without a reason**", "runs: lost without a reason"),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import bisect
 import contextlib
 import json
 import random
@@ -18,7 +19,7 @@ import tempfile
 import time
 import uuid
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lease", type=float, default=3.0, help="seconds")
     parser.add_argument("--seed", type=int, default=None, help="default: another every time")
     parser.add_argument("--evidence", type=Path, default=None, help="keep it in this folder")
+    parser.add_argument("--again", type=Path, default=None, help="only judge this evidence again")
     return parser.parse_args(words)
 
 
@@ -145,9 +147,8 @@ async def _drain(stage: _Stage) -> list[str]:
     return wrong
 
 
-async def _look(stage: _Stage) -> tuple[Evidence, list[str]]:
-    """Read everything that everybody said; gives what is wrong with what is left."""
-    folder = Path(stage.plan.folder)
+async def _look(stage: _Stage) -> list[str]:
+    """Keep what the store says; gives what is wrong with what is left."""
     wrong: list[str] = []
     async with stage.direct.open() as storage:
         # Whoever was killed last: its runs go stale, and are closed.
@@ -164,23 +165,37 @@ async def _look(stage: _Stage) -> tuple[Evidence, list[str]]:
         live = await storage.hot.live.active(limit=100)
         if live:
             wrong.append(f"{len(live)} runs are live for ever")
-        jobs, dead = {}, {}
-        for queue in QUEUES:
-            async for record in _records(storage, f"queue_job:{queue}"):
-                jobs[queue, record["id"]] = record
-            async for record in _records(storage, f"queue_dlq:{queue}"):
-                dead[queue, record["id"]] = record
-        runs = {record["id"]: record async for record in _records(storage, "runs")}
-    _keep(folder / "store.jsonl", [*jobs.values(), *dead.values(), *runs.values()])
+        values = [{"lease": stage.plan.lease * 1000}]
+        for namespace in (
+            "runs",
+            *(f"queue_{kind}:{q}" for kind in ("job", "dlq") for q in QUEUES),
+        ):
+            values += [record async for record in _records(storage, namespace)]
+    _keep(Path(stage.plan.folder) / "store.jsonl", values)
+    return wrong
+
+
+def _evidence(folder: Path) -> Evidence:
+    """Read everything that everybody said."""
+    jobs, dead, runs, lease = {}, {}, {}, 0.0
+    for record in read(folder / "store.jsonl"):
+        if "lease" in record:
+            lease = record["lease"]
+        elif "module" in record:
+            runs[record["id"]] = record
+        elif "deadAt" in record:
+            dead[record["queueName"], record["id"]] = record
+        else:
+            jobs[record["queueName"], record["id"]] = record
     faults = [*read(folder / "faults.jsonl")]
-    return Evidence(_notes(folder), faults, jobs, dead, runs, stage.plan.lease * 1000), wrong
+    return Evidence(_notes(folder), faults, jobs, dead, runs, lease)
 
 
 def _notes(folder: Path) -> list[dict[str, Any]]:
     notes: list[dict[str, Any]] = []
     for pattern in ("producer-*.jsonl", "worker*.jsonl"):
         for path in sorted(folder.glob(pattern)):
-            notes += read(path)
+            notes += [{"w": path.stem, **note} for note in read(path)]
     return notes
 
 
@@ -204,20 +219,39 @@ def _keep(path: Path, values: Sequence[dict[str, Any]]) -> None:
 def _recoveries(evidence: Evidence, verdict: Verdict) -> dict[str, list[float]]:
     """Say how long it took after each fault, in seconds, from its begin."""
     done = sorted(n["t"] for n in evidence.notes if n["e"] == "settle" and n["ok"] == "yes")
+    waits = _waits(evidence)
     found: dict[str, list[float]] = defaultdict(list)
     for fault in evidence.faults:
         kind = fault["e"]
         if "since" not in fault or "worker" in kind:
             continue
-        later = [t for t in done if t >= fault["t"]]
-        if later:
-            found[f"{kind}: until a job was settled again"].append(
-                (later[0] - fault["since"]) / 1000
+        since = fault["since"]
+        if (place := bisect.bisect_left(done, fault["t"])) < len(done):
+            found[f"{kind}: until a job was settled again"].append((done[place] - since) / 1000)
+        waiting = [start for accept, start in waits if accept < since < start]
+        if fault.get("lost") and waiting:
+            found[f"{kind}: until all that waited had started"].append(
+                (max(waiting) - since) / 1000
             )
     found["kill worker: until its attempt was taken over"] = [
         gap / 1000 for gap in verdict.taken_over
     ]
     return dict(sorted(found.items()))
+
+
+def _waits(evidence: Evidence) -> list[tuple[float, float]]:
+    """Give when each job was acknowledged, and when it first started; not delayed ones."""
+    late: set[str] = set()
+    accepts: dict[str, float] = {}
+    starts: dict[str, float] = {}
+    for note in evidence.notes:
+        if note["e"] == "offer" and note["kind"] == "late":
+            late.add(note["j"])
+        elif note["e"] == "accept":
+            accepts[note["j"]] = note["t"]
+        elif note["e"] == "start":
+            starts[note["j"]] = min(note["t"], starts.get(note["j"], note["t"]))
+    return [(t, starts[job]) for job, t in accepts.items() if job in starts and job not in late]
 
 
 async def run(given: argparse.Namespace, folder: Path) -> bool:
@@ -226,16 +260,23 @@ async def run(given: argparse.Namespace, folder: Path) -> bool:
         stage.crew.start(given.workers)
         await stage.nemesis.rage(given.seconds)
         wrong = await _drain(stage)
-        evidence, more = await _look(stage)
-        counts = stage.nemesis.counts
+        wrong += await _look(stage)
+    _keep(folder / "wrong.json", [{"text": text} for text in wrong])
+    return report(folder)
+
+
+def report(folder: Path) -> bool:
+    """Judge evidence and print the table; True where nothing is wrong."""
+    evidence = _evidence(folder)
     verdict = judge(evidence)
-    wrong += more + _crashes(folder) + verdict.violations
-    sys.stdout.write(table(verdict, counts, _recoveries(evidence, verdict)) + "\n")
-    for line in wrong[:50]:
-        sys.stdout.write(f"VIOLATION: {line}\n")
+    said = (folder / "wrong.json").read_text(encoding="utf-8").splitlines()
+    wrong = [json.loads(line)["text"] for line in said]
+    wrong += _crashes(folder) + verdict.violations
+    faults = Counter(f["e"] for f in evidence.faults if f["e"] not in {"born", "died"})
+    sys.stdout.write(table(verdict, faults, _recoveries(evidence, verdict)) + "\n")
+    sys.stdout.writelines(f"VIOLATION: {line}\n" for line in wrong[:50])
     if wrong:
-        sys.stdout.write(f"{len(wrong)} violations; seed {given.seed}; evidence: {folder}\n")
-    (folder / "violations.txt").write_text("\n".join(wrong), encoding="utf-8")
+        sys.stdout.write(f"{len(wrong)} violations; evidence: {folder}\n")
     return not wrong
 
 
@@ -245,6 +286,8 @@ def _crashes(folder: Path) -> list[str]:
     for path in sorted([*folder.glob("*.err"), *folder.glob("*.log")]):
         said = path.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = said if path.suffix == ".err" else [x for x in said if " ERROR " in x[:30]]
+        # What closing could not write it says, and is counted.
+        errors = [line for line in errors if not line.endswith("not written to history")]
         found += [f"{path.stem} said: {line[:200]}" for line in errors[-1:]]
     return found
 
@@ -252,10 +295,13 @@ def _crashes(folder: Path) -> list[str]:
 def main(words: Sequence[str] | None = None) -> int:
     """Run with these words of the command line; gives the exit status."""
     given = _arguments(words)
+    if given.again is not None:
+        return 0 if report(given.again) else 1
     if given.seed is None:
         given.seed = random.randrange(10**9)
     folder = given.evidence or Path(tempfile.mkdtemp(prefix="oqron-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.write(f"mode {given.mode}, {given.seconds:g} seconds, seed {given.seed}\n\n")
     well = asyncio.run(run(given, folder))
     if well and given.evidence is None:
         shutil.rmtree(folder, ignore_errors=True)
