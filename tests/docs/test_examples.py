@@ -108,6 +108,7 @@ def surroundings(
     return tmp_path
 
 
+@pytest.mark.timeout(300)  # the tutorial starts a dozen programs
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_examples_run(path: Path, surroundings: Path) -> None:
     """A reader who copies what is shown sees what is said."""

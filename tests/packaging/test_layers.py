@@ -32,6 +32,7 @@ LAYERS = (
     {"__init__"},
     {"sync", "_portal", "_sync_services", "_syncgen"},
     {"testing"},
+    {"scaffold"},
     {"cli"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pytest
 
@@ -29,6 +29,25 @@ def seed() -> str:
     return os.environ.get("OQRON_TEST_SEED", "0")
 
 
+# A machine that is busy with many tests is not a server that is away.
+_PATIENCE: Final = 60.0
+
+
+def _redis(url: str) -> dict[str, Any]:
+    return {"url": url, "connect_timeout": _PATIENCE, "timeout": _PATIENCE}
+
+
+def _postgres(url: str) -> dict[str, Any]:
+    return {
+        "url": url,
+        "table_prefix": "reliability",
+        "pool_size": 4,
+        "connect_timeout": _PATIENCE,
+        "pool_timeout": _PATIENCE,
+        "statement_timeout": _PATIENCE,
+    }
+
+
 class Redis(ModeBase):
     """Redis serves both planes."""
 
@@ -41,7 +60,7 @@ class Redis(ModeBase):
 
     def settings(self) -> dict[str, Any]:
         """Point at the server."""
-        return {"redis": {"url": self.redis_url}}
+        return {"redis": _redis(self.redis_url)}
 
 
 class RedisPostgres(ModeBase):
@@ -58,8 +77,7 @@ class RedisPostgres(ModeBase):
 
     def settings(self) -> dict[str, Any]:
         """Point at both servers, with few connections each."""
-        postgres = {"url": self.postgres_url, "table_prefix": "reliability", "pool_size": 4}
-        return {"redis": {"url": self.redis_url}, "postgres": postgres}
+        return {"redis": _redis(self.redis_url), "postgres": _postgres(self.postgres_url)}
 
 
 class MemoryPostgres(ModeBase):
@@ -77,10 +95,9 @@ class MemoryPostgres(ModeBase):
         """Share one memory, and point at the server."""
         if self.store is None:
             self.store = MemoryStore()
-        postgres = {"url": self.postgres_url, "table_prefix": "reliability", "pool_size": 4}
         return {
             "hot": "memory",
             "durable": "postgres",
             "memory": {"store": self.store},
-            "postgres": postgres,
+            "postgres": _postgres(self.postgres_url),
         }

@@ -14,7 +14,6 @@ import pytest
 
 from oqron_core import InvalidValueError
 from oqron_worker import App, Context
-from oqron_worker._sending import address_is_public
 from oqron_worker._signing import new_secret, signature_headers, verify
 
 
@@ -242,6 +241,8 @@ async def test_private_addresses_are_not_called(oqron_tester: Any) -> None:
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:
     """Also those of private hosts inside of others."""
+    from oqron_worker._sending import address_is_public
+
     assert public is address_is_public(address)
 
 

@@ -1,8 +1,8 @@
 """
 The pytest fixture for applications.
 
-Every pytest run on the machine imports this module, so it imports nothing but
-pytest itself. Leave it out with ``-p no:oqron-worker``.
+Every pytest run imports this module; what it needs beyond the package is imported
+where it is used. Leave it out with ``-p no:oqron-worker``.
 """
 
 from __future__ import annotations
