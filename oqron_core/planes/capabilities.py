@@ -49,6 +49,8 @@ class Capabilities:
         atomic_scope: How far an atomic batch reaches: ``scope`` for any records,
             ``namespace`` where all must share one.
         transactions: Whether `DurablePlane.bind` takes a caller's transaction.
+        expiry_filter: Whether a condition that ``expires_at`` is None lets a query
+            skip what has ended, so that it should be given where it holds anyway.
         max_batch: The largest batch of a single step; larger ones are split.
         max_atomic_batch: The largest atomic batch.
         max_value_bytes: The largest encoded top-level field.
@@ -65,6 +67,7 @@ class Capabilities:
     atomic: bool = True
     atomic_scope: str = "scope"
     transactions: bool = False
+    expiry_filter: bool = False
     max_batch: int = 1000
     max_atomic_batch: int = 10_000
     max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES

@@ -344,6 +344,11 @@ class Record:
         have = self._raw if isinstance(self._raw, Mapping) and self._value is None else self.value
         return {name: self.field(name) if name in have else MISSING for name in names}
 
+    def text(self, name: str) -> str:
+        """Read a string field; empty where it is none, as in an odd row."""
+        found = self.field(name)
+        return found if type(found) is str else ""
+
     def integer(self, name: str, default: int = 0) -> int:
         """Read an integer field; *default* where it is none, as in an odd row."""
         found = self.field(name)

@@ -19,7 +19,7 @@ from oqron_core.exceptions import (
     StorageError,
     UnavailableError,
 )
-from oqron_core.planes.checks import lease_ms
+from oqron_core.planes.checks import MAX_DURATION, lease_ms
 from oqron_core.planes.values import Lease, Order, Patch, Record, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import Claims
@@ -236,7 +236,7 @@ class Claiming:
         for _ in range(_READS):
             takes: list[tuple[Lease, Record]] = []
             for lease, job_id, record in others:
-                if record is None or record.field("status") not in OPEN:
+                if record is None or record.text("status") not in OPEN:
                     await self._drop(lease, job_id)
                 elif await self._may_take(lease, record, batch.now):
                     takes.append((lease, record))
@@ -266,7 +266,7 @@ class Claiming:
             left = lapses_at(record) - now
             if left > _EARLY_MS:
                 # The broker forgot the lease, but whoever has it may be at work.
-                await self._session.nack([lease], delay=left / 1000)
+                await self._session.nack([lease], delay=min(left / 1000, MAX_DURATION))
                 return False
             if record.field("attemptMade") >= record.field("maxAttempts"):
                 # A lapse consumes an attempt, and this was the last.
@@ -276,7 +276,7 @@ class Claiming:
             return True
         run_at = record.field("runAt")
         if isinstance(run_at, int) and run_at > now + _EARLY_MS:
-            await self._session.nack([lease], delay=(run_at - now) / 1000)
+            await self._session.nack([lease], delay=min((run_at - now) / 1000, MAX_DURATION))
             return False
         return True
 

@@ -14,6 +14,7 @@ from oqron_core.planes.values import Entry, Insert, Patch, Record, Write
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import CANCELS, Claims
 from oqron_core.protocol.lanes import broker_id
+from oqron_core.protocol.reading import priority_of
 from oqron_core.protocol.recorder import merged
 from oqron_core.protocol.run_handle import RUNS
 from oqron_core.protocol.session import Session
@@ -42,7 +43,7 @@ class Ending:
             record = (await session.durable.get(namespace, [job_id]))[0]
             if record is None:
                 return False
-            status = record.field("status")
+            status = record.text("status")
             if status in FINAL:
                 return bool(status == "cancelled")
             now = await session.durable_time.now()
@@ -79,7 +80,7 @@ class Ending:
         for _ in range(_READS):
             now = await session.durable_time.now()
             record = (await session.durable.get(JOB + queue, [job_id]))[0]
-            if record is None or record.field("status") not in {"waiting", "delayed"}:
+            if record is None or record.text("status") not in {"waiting", "delayed"}:
                 return False
             patch = transitions.rescheduled(record, spec, queue=queue, now=now)
             if await session.write(patch):
@@ -87,7 +88,7 @@ class Ending:
                 due = None
                 if run_at is not None:
                     due = run_at - now + await session.hot_time.now()
-                entry = Entry(broker_id(queue, job_id), record.field("priority") or 0, due)
+                entry = Entry(broker_id(queue, job_id), priority_of(record), due)
                 await session.publish(queue, entry)
                 return True
         msg = f"job {job_id!r} changed under {_READS} tries to reschedule it; try again"
@@ -107,7 +108,7 @@ class Ending:
                 return None  # someone else requeued it
             msg = f"queue {queue!r} has a job {job_id!r} again; settle or cancel that one first"
             raise ConflictError(msg) from None
-        entry = Entry(broker_id(queue, job_id), record.field("priority") or 0)
+        entry = Entry(broker_id(queue, job_id), priority_of(record))
         published = await session.publish(queue, entry)
         job = structure(Job, decode_fields(fresh.value))
         object.__setattr__(job, "published", published)
@@ -136,7 +137,7 @@ async def bury_lapsed(session: Session, queue: str, record: Record, now: int) ->
     gone, letter = transitions.dead(
         record,
         queue=queue,
-        expect={"status": "active", "leaseToken": record.field("leaseToken")},
+        expect=record.guards("status", "leaseToken"),
         now=now,
         reason=reason,
         error=reason,
@@ -181,7 +182,7 @@ async def close_run(
         handle.fail(reason, reason=reason) if status == "failed" else handle.cancel(reason)
         return True
     row = (await session.durable.get(RUNS, [run_id]))[0]
-    if row is not None and row.field("status") not in {"running", "queued"}:
+    if row is not None and row.text("status") not in {"running", "queued"}:
         await session.hot.live.drop([run_id])
         return False
     live = await session.hot.live.get(run_id)

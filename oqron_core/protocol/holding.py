@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from oqron_core.exceptions import ClosedError, LeaseLostError, StorageError
 from oqron_core.planes.values import Lease, Signal
@@ -21,6 +21,8 @@ from oqron_core.protocol.session import Session
 __all__ = ["Ear", "HeldLease", "Hold", "Holding"]
 
 log = logging.getLogger("oqron.locks")
+
+T = TypeVar("T")
 
 _LOST_SIGNAL: Final = 5.0
 """Seconds after which a waiter looks again by itself: what a lost signal costs."""
@@ -233,7 +235,7 @@ class Holding:
         since = time.monotonic()
         session = self._session
         call = session.hot.locks.acquire(place, owner=session.worker, lease_for=lease_for)
-        task = asyncio.ensure_future(call)
+        task = session.spawn(_awaited(call), name="oqron-take")
         try:
             lease = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -402,6 +404,10 @@ class Holding:
         except (StorageError, ClosedError) as error:
             log.debug("a lease will lapse, or its end goes untold: %s", error)
         return released
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
 
 
 async def _locked(lock: asyncio.Lock, deadline: float) -> bool:

@@ -83,18 +83,21 @@ def lane_of(key: str | None) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
-def delivery_id(lane: str, published_at: int, message_id: str, replay: int = 0) -> str:
+def delivery_id(
+    lane: str, published_at: int, position: int, message_id: str, replay: int = 0
+) -> str:
     """
     Give the id of a delivery.
 
     Args:
         lane: The lane of the message's key.
         published_at: When the message was published.
+        position: Its place among those of the same millisecond, below a million.
         message_id: The message, at most 64 characters.
         replay: 0, or the number of the replay that made it.
     """
     again = f".{replay}" if replay else ""
-    return f"{lane}.{published_at:014d}.{message_id}{again}"
+    return f"{lane}.{published_at:014d}.{position:06d}.{message_id}{again}"
 
 
 def broker_id(queue: str, job_id: str) -> str:

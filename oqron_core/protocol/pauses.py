@@ -36,7 +36,6 @@ from oqron_core.models._wire import LOCAL, structure, unstructure
 from oqron_core.models.job import Job
 from oqron_core.models.records import Control
 from oqron_core.planes.values import (
-    MISSING,
     Entry,
     Insert,
     Lease,
@@ -46,6 +45,7 @@ from oqron_core.planes.values import (
     Write,
 )
 from oqron_core.protocol.lanes import is_topic_queue
+from oqron_core.protocol.reading import priority_of
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB
 from oqron_core.taxonomy import RecordKind
@@ -185,14 +185,15 @@ async def write_control(
 
 
 def _changed(record: Record, change: dict[str, Any]) -> Patch:
-    """Build a guarded change; a record without a version gets its first one."""
-    version = record.value.get("version", MISSING)
+    """Build a guarded change; a record without a version, or an odd one, gets one."""
+    guards = record.guards("version")
+    counted = type(guards["version"]) is int
     return Patch(
         record.namespace,
         record.id,
-        set=change,
-        increment={"version": 1 if version is not MISSING else 2},
-        expect={"version": version},
+        set=change if counted else {**change, "version": 2},
+        increment={"version": 1} if counted else {},
+        expect=guards,
     )
 
 
@@ -450,7 +451,7 @@ async def _release_step(session: Session, queue: str, records: Sequence[Record])
             )
         )
         due = run_at + skew if later else None
-        entries.append(Entry(record.id, record.field("priority") or 0, due))
+        entries.append(Entry(record.id, priority_of(record), due))
     results = await session.write_many(patches)
     # One that was cancelled meanwhile stays cancelled.
     mine = [entry for entry, result in zip(entries, results, strict=True) if result]

@@ -9,25 +9,31 @@ from oqron_core.models.run import Run
 from oqron_core.planes.values import Record
 
 
-__all__ = ["is_sound", "job_of", "message_of", "run_of"]
+__all__ = ["is_sound", "job_of", "message_of", "priority_of", "run_of"]
 
 
 def job_of(record: Record, queue: str, *, fresh: bool = False) -> Job:
     """Build the job of a record; *fresh* shares nothing with it."""
     value = record.fresh() if fresh else record.value
-    return structure(Job, {"id": record.id, "queueName": queue, **value})
+    return structure(Job, {**value, "id": record.id, "queueName": queue})
 
 
 def run_of(record: Record) -> Run:
     """Build the run of a record."""
-    return structure(Run, {"id": record.id, **record.value})
+    return structure(Run, {**record.value, "id": record.id})
 
 
 def message_of(record: Record, topic: str) -> Message:
     """Build the message of a record."""
-    return structure(Message, {"id": record.id, "topic": topic, **record.value})
+    return structure(Message, {**record.value, "id": record.id, "topic": topic})
 
 
 def is_sound(record: Record) -> bool:
     """Say whether a job's record has what claiming it needs."""
     return type(record.field("attemptMade")) is int and type(record.field("maxAttempts")) is int
+
+
+def priority_of(record: Record) -> int:
+    """Read a job's priority; 0 where it is none that a broker takes."""
+    found = record.integer("priority")
+    return found if -(2**31) <= found < 2**31 else 0

@@ -457,6 +457,6 @@ def merged(
     """Overlay history with what is live; a terminal state in history stands."""
     if durable is None:
         return None if live is None else dict(live)
-    if live is None or durable.get("status") not in {"running", "queued"}:
+    if live is None or durable.get("status") not in ("running", "queued"):
         return dict(durable)
     return {**durable, **live}

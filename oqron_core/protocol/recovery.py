@@ -11,14 +11,15 @@ from __future__ import annotations
 import logging
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from oqron_core.exceptions import StorageError
+from oqron_core.planes.checks import MAX_INSTANT
 from oqron_core.planes.values import Entry, Lease, Query, Record
 from oqron_core.protocol.ending import bury_lapsed, close_run, lapses_at
 from oqron_core.protocol.lanes import broker_id, is_topic_queue
 from oqron_core.protocol.pauses import QUEUE, queue_control
-from oqron_core.protocol.reading import is_sound
+from oqron_core.protocol.reading import is_sound, priority_of
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.transitions import JOB, OPEN
 from oqron_core.taxonomy import RecordKind
@@ -32,10 +33,21 @@ EPOCH: Final = "oqron:epoch:hot"
 """The counter that is there as long as the hot plane was not lost."""
 _REBUILD_LOCK: Final = "oqron:lock:rebuild"
 _SWEEP_EVERY: Final = 10
-_NEVER_EXPIRES: Final = ("expires_at", "=", None)
-"""Holds for every open job, and lets a backend skip those that have ended."""
+_PAGES_A_PASS: Final = 20
+_HEADS_FIRST: Final = ("active", "delayed", "waiting")
+_NEEDED: Final = (
+    "status",
+    "priority",
+    "runAt",
+    "leaseToken",
+    "leaseMs",
+    "workerId",
+    "attemptMade",
+    "createdAt",
+)
 _SORT_MOST: Final = 200_000
 _TOKEN_MOST: Final = 2**53
+_LATEST: Final = MAX_INSTANT - 366 * 86_400_000
 _ORPHANS: Final = "\0orphans"
 """The place of the orphans' cursor among those of queues; no queue has a NUL."""
 
@@ -90,13 +102,17 @@ class Recovery:
         now = await session.durable_time.now()
         over: list[str] = []
         for job_id, record in zip(ids, records, strict=True):
-            if record is None or record.field("status") not in OPEN or (
-                is_sound(record)
-                and record.field("status") == "active"
-                # Someone may have claimed it in between: that attempt is alive.
-                and lapses_at(record) <= now
-                and record.field("attemptMade") >= record.field("maxAttempts")
-                and await bury_lapsed(session, queue, record, now)
+            if (
+                record is None
+                or record.text("status") not in OPEN
+                or (
+                    is_sound(record)
+                    and record.field("status") == "active"
+                    # Someone may have claimed it in between: that attempt is alive.
+                    and lapses_at(record) <= now
+                    and record.field("attemptMade") >= record.field("maxAttempts")
+                    and await bury_lapsed(session, queue, record, now)
+                )
             ):
                 over.append(job_id)
         if over:
@@ -118,21 +134,22 @@ class Recovery:
         """
         self._passes += 1
         sweep = self._passes % _SWEEP_EVERY == 0
+        # Behind the workers' backs a pass is bounded; the next goes on where it ended.
+        pages = _PAGES_A_PASS if min_age else None
         total = 0
         await self._align_pauses()
         for queue in await self.queues():
-            if await self._agrees(queue):
-                if sweep or is_topic_queue(queue):
-                    total += await self._sweep_page(queue, batch, min_age)
-            else:
-                total += await self._restore_queue(queue, batch, min_age)
+            if not await self._agrees(queue):
+                total += await self._restore_queue(queue, batch, min_age, pages)
+            elif sweep or is_topic_queue(queue):
+                total += await self._restore_queue(queue, batch, min_age, 1)
         return total
 
     async def _agrees(self, queue: str) -> bool:
         session = self._session
-        wanted = await session.durable.count(
-            Query(namespace=JOB + queue, where=[("status", "in", list(OPEN)), _NEVER_EXPIRES])
-        )
+        wanted = 0
+        for status in OPEN:
+            wanted += await session.durable.count(self._with_status(queue, status))
         counts = await session.hot.broker.counts(queue)
         there = counts.ready + counts.delayed + counts.leased
         if is_topic_queue(queue):
@@ -140,50 +157,60 @@ class Recovery:
             return bool(wanted == there or 0 < there < wanted)
         return bool(wanted == there)
 
-    async def _sweep_page(self, queue: str, batch: int, min_age: float) -> int:
-        query = self._open_jobs(queue, batch, self._cursors.get(queue))
-        page = await self._session.durable.query(query)
-        if page.next is None:
-            self._cursors.pop(queue, None)
-        else:
-            self._cursors[queue] = page.next
-        return await self._put_back(queue, await self._missing(queue, page.items, min_age))
+    async def _restore_queue(
+        self, queue: str, batch: int, min_age: float = 0.0, pages: int | None = None
+    ) -> int:
+        """
+        Put back what is missing of a queue, in the order of adding.
 
-    async def _restore_queue(self, queue: str, batch: int, min_age: float = 0.0) -> int:
-        """Put back what is missing of a queue, in the order of adding."""
+        What is worked on comes first, then what waits for its time: they are at the
+        head of their lanes.
+
+        Args:
+            queue: The queue.
+            batch: How many at a time.
+            min_age: See `reconcile`.
+            pages: How many pages of each status to look at, from where the last time
+                ended; None for all of them, from the start.
+        """
         total = 0
-        after: str | None = None
-        missing: list[Record] = []
-        while True:
-            page = await self._session.durable.query(self._open_jobs(queue, batch, after))
-            missing += await self._missing(queue, page.items, min_age)
-            after = page.next
-            if after is None or len(missing) >= _SORT_MOST:
-                # Ids of one's own need not sort by time; a broker orders by publishing.
-                missing.sort(key=lambda record: record.integer("createdAt"))
-                for start in range(0, len(missing), batch):
-                    total += await self._put_back(queue, missing[start : start + batch])
-                missing = []
-            if after is None:
-                return total
+        for status in _HEADS_FIRST:
+            place = f"{status}\0{queue}"
+            after = self._cursors.pop(place, None) if pages is not None else None
+            missing: list[Record] = []
+            looked = 0
+            while True:
+                query = self._with_status(queue, status, limit=min(batch, 10_000), after=after)
+                page = await self._session.durable.query(query)
+                missing += await self._missing(queue, page.items, min_age)
+                after = page.next
+                looked += 1
+                done = after is None or looked == pages
+                if done or len(missing) >= _SORT_MOST:
+                    total += await self._put_back_all(queue, missing, batch)
+                    missing = []
+                if done:
+                    break
+            if after is not None:
+                self._cursors[place] = after
+        return total
 
-    def _open_jobs(self, queue: str, batch: int, after: str | None) -> Query:
-        return Query(
-            namespace=JOB + queue,
-            where=[("status", "in", list(OPEN)), _NEVER_EXPIRES],
-            limit=min(batch, 10_000),
-            after=after,
-            fields=(
-                "status",
-                "priority",
-                "runAt",
-                "leaseToken",
-                "leaseMs",
-                "workerId",
-                "attemptMade",
-                "createdAt",
-            ),
-        )
+    async def _put_back_all(self, queue: str, missing: list[Record], batch: int) -> int:
+        # Ids of one's own need not sort by time; a broker orders by publishing.
+        missing.sort(key=lambda record: record.integer("createdAt"))
+        total = 0
+        for start in range(0, len(missing), batch):
+            total += await self._put_back(queue, missing[start : start + batch])
+        return total
+
+    def _with_status(
+        self, queue: str, status: str, *, limit: int = 50, after: str | None = None
+    ) -> Query:
+        """Ask for open jobs of one status, as the backend finds them best."""
+        where: list[tuple[str, str, Any]] = [("status", "=", status)]
+        if self._session.durable.capabilities.expiry_filter:
+            where.append(("expires_at", "=", None))  # as every open job
+        return Query(namespace=JOB + queue, where=where, limit=limit, after=after, fields=_NEEDED)
 
     async def _missing(self, queue: str, records: Sequence[Record], min_age: float) -> list[Record]:
         """Give the records that the broker does not know."""
@@ -214,8 +241,8 @@ class Recovery:
                 leases.append(_lease(queue, record, hot_now))
             else:
                 run_at = record.field("runAt")
-                due = run_at + skew if type(run_at) is int and run_at > 0 else None
-                entries.append(Entry(broker_id(queue, record.id), _priority(record), due))
+                due = run_at + skew if type(run_at) is int and 0 < run_at < _LATEST else None
+                entries.append(Entry(broker_id(queue, record.id), priority_of(record), due))
         if entries:
             await broker.publish(queue, entries)
         if leases:
@@ -355,10 +382,5 @@ def _lease(queue: str, record: Record, hot_now: int) -> Lease:
         record.integer("leaseToken"),
         hot_now + record.integer("leaseMs", 30_000),
         max(1, record.integer("attemptMade", 1)),
-        _priority(record),
+        priority_of(record),
     )
-
-
-def _priority(record: Record) -> int:
-    found = record.integer("priority")
-    return found if -(2**31) <= found < 2**31 else 0

@@ -25,7 +25,8 @@ _ERROR_LIMIT: Final = 20_000
 _LOG_SHARE: Final = 8
 """A log may have this share of the largest value, in characters: UTF-8 needs up to
 four bytes for one, JSON up to six for a control character."""
-_ENTRY_CHARS: Final = 1000
+_ENTRY_CHARS: Final = 60
+_FIELD_CHARS: Final = 4000
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 
 
@@ -58,21 +59,26 @@ class Sink(Protocol):
         ...
 
 
-def describe_error(error: object) -> tuple[str, str | None]:
+def describe_error(error: object, max_bytes: int) -> tuple[str, str | None]:
     """
     Make what a handler raised or reported portable.
+
+    Args:
+        error: An exception, or anything that has a text.
+        max_bytes: The limit of a value, of which a text is kept well below.
 
     Returns:
         The text, and the traceback of an exception.
     """
+    limit = min(_ERROR_LIMIT, max_bytes // _LOG_SHARE)
     if not isinstance(error, BaseException):
-        return portable_text(error, limit=_ERROR_LIMIT), None
-    text = portable_text(error, limit=_ERROR_LIMIT)
+        return portable_text(error, limit=limit), None
+    text = portable_text(error, limit=limit)
     name = type(error).__name__
     trace = None
     if error.__traceback__ is not None:
         lines = traceback.format_exception(type(error), error, error.__traceback__, limit=30)
-        trace = portable_text("".join(lines), limit=_ERROR_LIMIT)
+        trace = portable_text("".join(lines), limit=limit)
     return (f"{name}: {text}" if text else name), trace
 
 
@@ -199,14 +205,14 @@ class RunHandle:
                 return
             entry: dict[str, Any] = {
                 "level": level
-                if isinstance(level, str) and level in _LEVELS
+                if type(level) is str and level in _LEVELS
                 else portable_text(level, limit=20),
                 "msg": portable_text(msg, limit=recorder.settings.max_log_chars),
                 "ts": recorder.now(),
             }
             for name, value in fields.items():
                 entry.setdefault(portable_text(name, limit=100), _portable_field(value))
-            self._log_chars += len(entry["msg"]) + _ENTRY_CHARS * len(fields)
+            self._log_chars += len(entry["msg"]) + _ENTRY_CHARS + (_FIELD_CHARS * len(fields))
             self._logs.append(entry)
             recorder.unsent += 1
             recorder.changed(self)
@@ -278,7 +284,7 @@ class RunHandle:
         """
         if self._ended_at is not None:
             return
-        text, trace = describe_error(error)
+        text, trace = describe_error(error, self._recorder.max_bytes)
         self.fail_text(text, trace, reason=reason)
 
     def fail_text(self, text: str, trace: str | None, *, reason: str | None = None) -> None:
@@ -379,11 +385,11 @@ class RunHandle:
 
     def slim(self) -> None:
         """Give up what may be too large for the planes; the end itself is kept."""
-        text = "log, timeline and output were too large to be stored"
         ts = self._recorder.now()
-        self._logs = [{"level": "error", "msg": text, "ts": ts}]
+        self._logs = [{"level": "error", "msg": "the log was too large to be stored", "ts": ts}]
         self._timeline = self._timeline[-1:]
-        self._output = NULL
+        if self._error is not None:
+            self._error = self._error[:200]
 
     def to_wire(self) -> dict[str, Any]:
         """Give the record as it is now; lists and objects may be `Json`."""
@@ -437,6 +443,6 @@ _LISTS: Final = frozenset({"logs", "timeline"})
 
 def _portable_field(value: Any) -> Any:
     try:
-        return encode(value, max_bytes=10_000).load()
+        return encode(value, max_bytes=_FIELD_CHARS).load()
     except InvalidValueError:
         return portable_text(value, limit=1000)

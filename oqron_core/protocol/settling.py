@@ -81,6 +81,9 @@ class Settling:
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """Write many ends in one batch; False where the lease is lost."""
+        return await self._to_the_end(self._complete_many(pairs))
+
+    async def _complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         session = self._session
         now = await session.durable_time.now()
         outputs = [self._output(output) for _, output in pairs]
@@ -154,7 +157,7 @@ class Settling:
     async def _fail(
         self, claim: Claim, error: object, *, retry_in: float | None, retry: bool
     ) -> Job:
-        text, trace = describe_error(error)
+        text, trace = describe_error(error, self._session.settings.max_value_bytes)
         left = claim.attempt < claim.record.integer("maxAttempts", 1)
         if retry and left:
             job = await self._retry(claim, text, trace, retry_in)

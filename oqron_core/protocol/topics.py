@@ -66,6 +66,8 @@ _PAGE: Final = 500
 _BATCH_WRITES: Final = 2000
 _EMPTY: Final = Json(b"{}")
 _JOINING_MS: Final = 10_000
+_INTERNAL: Final = frozenset({"groupsVersion", "position"})
+"""Fields of a message in the log that are no part of it."""
 
 
 @attrs.frozen
@@ -106,6 +108,8 @@ class Topology:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._states: dict[str, _State] = {}
+        self._last = 0
+        self._position = 0
 
     # --- state ---
 
@@ -151,37 +155,53 @@ class Topology:
 
     async def _publish_chunk(self, topic: str, batch: Sequence[Outgoing]) -> list[Message]:
         found: dict[str, Message] = {}
+        places: dict[str, int] = {}
         fresh = False
         for _ in range(_TRIES):
             state = await self._state(topic, fresh=fresh)
             now = await self._session.durable_time.now()
             news = _first_of_each(batch, found)
+            first = self._places(now, len(news))
             if news:
                 try:
-                    await self._session.write_atomic(self._writes(topic, state, news, now))
+                    await self._session.write_atomic(self._writes(topic, state, news, now, first))
                 except ConflictError:
-                    found.update(await self._published_before(topic, batch))
+                    found.update(await self._published_before(topic, batch, places))
                     fresh = True
                     continue
             made = {out.id: _message(topic, out, now) for out in news}
             # An unanswered try of ours may have been written all the same.
             mine = {i: m for i, m in found.items() if not m.duplicate}
-            await self._announce(topic, state, {**made, **mine}.values())
+            places.update({out.id: n for n, out in enumerate(news, first)})
+            await self._announce(topic, state, {**made, **mine}.values(), places)
             return _in_order(batch, {**found, **made})
         msg = f"the groups of topic {topic!r} kept changing; try again"
         raise ConflictError(msg)
 
-    async def _published_before(self, topic: str, batch: Sequence[Outgoing]) -> dict[str, Message]:
+    def _places(self, now: int, count: int) -> int:
+        """Give the first of *count* places in this millisecond: ids need not sort."""
+        if now != self._last:
+            self._last, self._position = now, 0
+        first = self._position
+        self._position += count
+        return first
+
+    async def _published_before(
+        self, topic: str, batch: Sequence[Outgoing], places: dict[str, int]
+    ) -> dict[str, Message]:
         """Find the messages that are in the log: whose idempotency key was used."""
         once = {out.id: out.once for out in batch}
         records = await self._session.durable.get(MESSAGES + topic, list(once))
+        places.update({r.id: r.integer("position") for r in records if r is not None})
         return {
             record.id: attrs.evolve(structure(Message, record.value), duplicate=once[record.id])
             for record in records
             if record is not None
         }
 
-    def _writes(self, topic: str, state: _State, news: Sequence[Outgoing], now: int) -> list[Write]:
+    def _writes(
+        self, topic: str, state: _State, news: Sequence[Outgoing], now: int, first: int
+    ) -> list[Write]:
         keep_for = self._session.settings.retention.messages_for
         expires_at = None if keep_for is None else now + round(keep_for * 1000)
         writes: list[Write] = [
@@ -192,13 +212,13 @@ class Topology:
                 expect={"groupsVersion": state.version},
             )
         ]
-        for out in news:
+        for position, out in enumerate(news, first):
             value = _message_value(topic, out, now)
-            logged = {**value, "groupsVersion": state.version}
+            logged = {**value, "groupsVersion": state.version, "position": position}
             writes.append(Insert(MESSAGES + topic, out.id, logged, expires_at))
             if state.groups:
                 data = Json(encode_object(value))
-                job_id = delivery_id(lane_of(out.key), now, out.id)
+                job_id = delivery_id(lane_of(out.key), now, position, out.id)
                 for group, attempts in state.groups:
                     writes.append(
                         self._delivery(queue_of(topic, group), job_id, data, attempts, now)
@@ -211,8 +231,14 @@ class Topology:
         insert, _, _ = transitions.new_job(queue, data, spec, now=now, max_bytes=2**40)
         return insert
 
-    async def _announce(self, topic: str, state: _State, messages: Iterable[Message]) -> None:
-        ids = [delivery_id(lane_of(m.key), m.published_at, m.id) for m in messages]
+    async def _announce(
+        self,
+        topic: str,
+        state: _State,
+        messages: Iterable[Message],
+        places: dict[str, int],
+    ) -> None:
+        ids = [delivery_id(lane_of(m.key), m.published_at, places[m.id], m.id) for m in messages]
         if not ids:
             return
         for group, _ in state.groups:
@@ -404,11 +430,15 @@ class Topology:
         inserts: list[Insert] = []
         for record in records:
             key = record.field("key")
-            job_id = delivery_id(lane_of(key), record.field("publishedAt"), record.id, replay)
+            job_id = delivery_id(
+                lane_of(key),
+                record.integer("publishedAt"),
+                record.integer("position"),
+                record.id,
+                replay,
+            )
             value = {
-                name: field
-                for name, field in record.raw_fields().items()
-                if name != "groupsVersion"
+                name: field for name, field in record.raw_fields().items() if name not in _INTERNAL
             }
             data = Json(encode_object(value))
             inserts.append(self._delivery(queue, job_id, data, group.max_attempts, now))

@@ -20,6 +20,7 @@ from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.checks import check_instant, check_priority, delay_ms
 from oqron_core.planes.values import (
     KEEP,
+    MISSING,
     Delete,
     Insert,
     Keep,
@@ -95,7 +96,7 @@ def rescheduled(record: Record, spec: JobSpec, *, queue: str, now: int) -> Patch
         JOB + queue,
         record.id,
         set={"status": "delayed" if delayed else "waiting", "runAt": due if delayed else None},
-        expect={"status": record.field("status"), "leaseToken": record.field("leaseToken")},
+        expect=record.guards("status", "leaseToken"),
     )
 
 
@@ -320,10 +321,7 @@ def released(lease: Lease, job_id: str, *, run_at: int | None) -> Patch:
 
 def cancelled(record: Record, *, queue: str, now: int, keep_for: float | None) -> Write:
     """Build the end of a job that someone called off, guarded by what was read."""
-    expect = {
-        "status": record.field("status"),
-        "leaseToken": record.field("leaseToken"),
-    }
+    expect = record.guards("status", "leaseToken")
     if keep_for == 0:
         return Delete(JOB + queue, record.id, expect=expect)
     return Patch(
@@ -342,8 +340,11 @@ def requeued(record: Record, *, queue: str) -> tuple[Delete, Insert]:
         value.pop(name, None)
     value.update(
         {
+            "id": record.id,
+            "queueName": queue,
             "status": "waiting",
             "attemptMade": 0,
+            "maxAttempts": max(1, record.integer("maxAttempts", 3)),
             "runAt": None,
             "processedOn": None,
             "startedAt": None,
@@ -359,7 +360,7 @@ def requeued(record: Record, *, queue: str) -> tuple[Delete, Insert]:
         }
     )
     return (
-        Delete(DLQ + queue, record.id, expect={"deadAt": record.field("deadAt")}),
+        Delete(DLQ + queue, record.id, expect=record.guards("deadAt")),
         Insert(JOB + queue, record.id, value),
     )
 
@@ -380,5 +381,9 @@ def shows(write: Write, record: Record | None) -> bool:
     if isinstance(write, Patch):
         wanted: dict[str, Any] = dict(write.expect)
         wanted.update(write.set)
-        return all(record.field(name) == wanted[name] for name in SETTLE_FIELDS if name in wanted)
+        return all(
+            record.field(name) == (None if wanted[name] is MISSING else wanted[name])
+            for name in SETTLE_FIELDS
+            if name in wanted
+        )
     return True

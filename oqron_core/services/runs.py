@@ -89,11 +89,11 @@ class Runs:
         check_name("id", id)
         row = (await session.durable.get(RUNS, [id]))[0]
         handle = session.recorder.handle(id)
-        closed = row is not None and row.field("status") not in {"running", "queued"}
+        closed = row is not None and row.text("status") not in {"running", "queued"}
         if handle is not None and not closed:
             return structure(Run, encode_decode(handle.to_wire()))
         live = None
-        if row is None or row.field("status") in {"running", "queued"}:
+        if row is None or row.text("status") in {"running", "queued"}:
             try:
                 live = await session.hot.live.get(id)
             except StorageError:
@@ -147,7 +147,7 @@ class Runs:
         query = Query(
             namespace=RUNS,
             where=where,
-            order_by=[("startedAt", "desc"), ("id", "desc")],
+            order_by=[("startedAt", "desc")],
             limit=limit,
             after=after,
         )
@@ -158,7 +158,7 @@ class Runs:
     async def _overlaid(self, page: Page[Record]) -> list[Run]:
         session = self._session
         values: dict[str, dict[str, Any]] = {
-            record.id: {"id": record.id, **record.value} for record in page.items
+            record.id: {**record.value, "id": record.id} for record in page.items
         }
         running = [id_ for id_, value in values.items() if value.get("status") == "running"]
         others = []

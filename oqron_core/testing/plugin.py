@@ -33,7 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("oqron").addoption(
         "--oqron-report",
         metavar="FILE",
-        help="write the result of the contract tests of every backend as JSON",
+        help="write the results of the contract tests of every backend, and what they "
+        "declare: as a table of Markdown where FILE ends in .md, else as JSON",
     )
 
 
@@ -121,6 +122,7 @@ class ContractReport:
             "needed": list(_needed(item)),
             "reason": getattr(getattr(item, "obj", None), "__oqron_reason__", None),
             "undeclared": None,
+            "capabilities": _declared(item) if self._path is not None else {},
         }
         if report.skipped:
             self._judge_skip(item, note, report)
@@ -154,6 +156,7 @@ class ContractReport:
 
     def _count(self, report: pytest.TestReport, note: dict[str, Any]) -> None:
         result = self._result(note["backend"])
+        result["capabilities"].update(note["capabilities"])
         if note["reason"] is not None:
             result["overridden"][note["name"]] = note["reason"]
         if note["undeclared"] is not None:
@@ -185,7 +188,7 @@ class ContractReport:
         if self._unmet and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._path is not None:
-            Path(self._path).write_text(json.dumps(self._document(), indent=2) + "\n")
+            Path(self._path).write_text(_written(self._path, self._document()))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say one line for each backend."""
@@ -204,6 +207,7 @@ class ContractReport:
                 "failures": [],
                 "undeclared": {},
                 "overridden": {},
+                "capabilities": {},
             },
         )
 
@@ -224,6 +228,20 @@ def _version() -> int:
     from oqron_core.planes.capabilities import CONTRACT_VERSION  # noqa: PLC0415 - as above
 
     return CONTRACT_VERSION
+
+
+def _declared(item: pytest.Item) -> dict[str, Any]:
+    from oqron_core.testing.reporting import declared  # noqa: PLC0415 - as above
+
+    return declared(getattr(item, "instance", None))
+
+
+def _written(path: str, document: dict[str, Any]) -> str:
+    if not path.endswith(".md"):
+        return json.dumps(document, indent=2) + "\n"
+    from oqron_core.testing.reporting import markdown  # noqa: PLC0415 - as above
+
+    return markdown(document)
 
 
 def _line(backend: str, result: dict[str, Any]) -> str:

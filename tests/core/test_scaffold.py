@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -217,3 +218,31 @@ def test_its_conformance_run_names_the_methods_to_write(
     assert missing <= named
     # A method that is only ever called after another one shows when that is written.
     assert len(missing) >= len(named) // 2
+
+
+# --- the page for authors -----------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_backend_of_the_authors_page_meets_the_contract(tmp_path: Path) -> None:
+    """What a reader of docs/authors types is handed to the kit, all of it."""
+    page = (ROOT / "docs" / "authors" / "in-an-hour.md").read_text(encoding="utf-8")
+    fences = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    module = "\n".join(fence for fence in fences if "async with (\n" not in fence)
+    (tmp_path / "files_of_the_page.py").write_text(module, encoding="utf-8")
+    (tmp_path / "test_page.py").write_text(
+        "import tempfile\n\n"
+        "import files_of_the_page\n\n"
+        "from oqron_core.testing.contracts import DurablePlaneContract\n\n\n"
+        "class TestFiles(DurablePlaneContract):\n"
+        '    backend = "files"\n'
+        "    plugin = files_of_the_page\n\n"
+        "    def settings(self):\n"
+        f"        return {{'folder': tempfile.mkdtemp(dir={str(tmp_path)!r})}}\n",
+        encoding="utf-8",
+    )
+    ran = run("pytest", "-q", "-p", "no:cacheprovider", "test_page.py", cwd=tmp_path)
+
+    assert 0 == ran.returncode, ran.stdout[-4000:]
+    assert "3 capabilities undeclared" in ran.stdout

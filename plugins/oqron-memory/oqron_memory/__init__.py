@@ -47,9 +47,7 @@ async def open_hot(store: MemoryStore, context: PlaneContext) -> AsyncIterator[H
 
 
 @asynccontextmanager
-async def open_durable(
-    store: MemoryStore, context: PlaneContext
-) -> AsyncIterator[DurablePlane]:
+async def open_durable(store: MemoryStore, context: PlaneContext) -> AsyncIterator[DurablePlane]:
     """Open the durable plane of a scope; leaving closes the plane, not the store."""
     from oqron_memory._durable import MemoryDurablePlane  # noqa: PLC0415 - as above
 
@@ -60,9 +58,7 @@ async def open_durable(
         store.close(gate)
 
 
-BACKEND = Backend(
-    name="memory", contract_version=1, settings=MemorySettings, connect=connect
-)
+BACKEND = Backend(name="memory", contract_version=1, settings=MemorySettings, connect=connect)
 
 
 @hookimpl

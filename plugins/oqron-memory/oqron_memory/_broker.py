@@ -97,11 +97,14 @@ class MemoryBroker(Broker):
             state = self._state.queues.get(queue)
             if state is None:
                 return []
+            if state.paused:
+                # What has lapsed is left for `reap` to see.
+                return []
             state.settle(now)
             # Everything that lapsed is ready now, which is all `reap` would do.
             state.lapsed.clear()
             count = min(limit, state.ready)
-            if state.paused or not count:
+            if not count:
                 return []
             token = store.next_token(now, count)
             # Nobody sleeps past these leases: who waits was woken when the ids became
@@ -259,9 +262,7 @@ class MemoryBroker(Broker):
         return results
 
     @staticmethod
-    def _give_back(
-        queue: Queue, item: Item, due_at: int | None, priority: int | None
-    ) -> None:
+    def _give_back(queue: Queue, item: Item, due_at: int | None, priority: int | None) -> None:
         queue.lift(item)
         if priority is not None:
             item.priority = priority

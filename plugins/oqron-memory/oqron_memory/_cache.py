@@ -27,9 +27,7 @@ class MemoryCache(Cache):
 
     __slots__ = ("_cache", "_gate", "_max_bytes", "_store")
 
-    def __init__(
-        self, store: MemoryStore, state: ScopeState, gate: Gate, max_bytes: int
-    ) -> None:
+    def __init__(self, store: MemoryStore, state: ScopeState, gate: Gate, max_bytes: int) -> None:
         self._store = store
         self._cache = state.cache
         self._gate = gate
@@ -47,9 +45,7 @@ class MemoryCache(Cache):
         # Encoded values never change, so they are decoded outside the lock.
         return [MISSING if entry is None else entry.data.load() for entry in found]
 
-    async def set_many(
-        self, entries: Mapping[str, Any], *, ttl: float | None = None
-    ) -> None:
+    async def set_many(self, entries: Mapping[str, Any], *, ttl: float | None = None) -> None:
         self._gate.check()
         lasts = ttl_ms(ttl)
         encoded = {key: self._encode(key, value) for key, value in entries.items()}

@@ -49,9 +49,7 @@ class MemoryCounters(Counters):
         self._limits = state.limits
         self._gate = gate
 
-    async def increment(
-        self, key: str, *, by: int = 1, expires_in: float | None = None
-    ) -> int:
+    async def increment(self, key: str, *, by: int = 1, expires_in: float | None = None) -> int:
         self._gate.check()
         check_key(key)
         if type(by) is not int or not _INT_MIN <= by <= _INT_MAX:
@@ -158,9 +156,7 @@ def _fixed(limit: int, per: int, state: LimitState | None, cost: int, now: int) 
     return _Outcome(decision, (start, taken, per) if taken else None, end)
 
 
-def _sliding(
-    limit: int, per: int, state: LimitState | None, cost: int, now: int
-) -> _Outcome:
+def _sliding(limit: int, per: int, state: LimitState | None, cost: int, now: int) -> _Outcome:
     """
     State: the start of the window, what was taken in it and in the one before.
 
@@ -195,9 +191,7 @@ def _windows(state: LimitState | None, start: int, per: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _sliding_wait(
-    limit: int, per: int, taken: int, before: int, spent: int, need: int
-) -> int:
+def _sliding_wait(limit: int, per: int, taken: int, before: int, spent: int, need: int) -> int:
     """Milliseconds until *need* fits, if nobody else takes any."""
     spare = limit - taken - need
     if spare >= 0 and before:

@@ -278,9 +278,7 @@ class MemoryDurablePlane(DurablePlane):
                 await asyncio.sleep(0)
         return pruned
 
-    def _prunable(
-        self, space: Namespace, matcher: Matcher, limit: int
-    ) -> Iterator[Sequence[Row]]:
+    def _prunable(self, space: Namespace, matcher: Matcher, limit: int) -> Iterator[Sequence[Row]]:
         """Give rows that may match in parts, expired ones included."""
         with self._store.lock:
             if matcher.expired_by is not None:
@@ -292,9 +290,7 @@ class MemoryDurablePlane(DurablePlane):
         for start in range(0, len(rows), _STEP):
             yield rows[start : start + _STEP]
 
-    def _prune(
-        self, space: Namespace, matcher: Matcher, rows: Sequence[Row], limit: int
-    ) -> int:
+    def _prune(self, space: Namespace, matcher: Matcher, rows: Sequence[Row], limit: int) -> int:
         """Delete those of *rows* that are still there and match; under the lock."""
         count = 0
         for row in rows:
@@ -347,9 +343,7 @@ class _Step:
         "_used",
     )
 
-    def __init__(
-        self, store: MemoryStore, state: ScopeState, now: int, max_bytes: int
-    ) -> None:
+    def __init__(self, store: MemoryStore, state: ScopeState, now: int, max_bytes: int) -> None:
         self._store = store
         self._state = state
         self._now = now
@@ -633,9 +627,7 @@ def _count(space: Namespace, matcher: Matcher, now: int) -> int:
     return sum(1 for row in space.present(now) if matcher.matches(row, space.name))
 
 
-def _count_by(
-    by: str, spaces: list[Namespace], matcher: Matcher, now: int
-) -> dict[str, int]:
+def _count_by(by: str, spaces: list[Namespace], matcher: Matcher, now: int) -> dict[str, int]:
     counts: dict[str, int] = {}
     for space in spaces:
         for row in space.present(now):

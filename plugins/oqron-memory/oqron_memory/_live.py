@@ -47,9 +47,7 @@ class MemoryLiveRuns(LiveRuns):
 
     __slots__ = ("_gate", "_live", "_max_bytes", "_store")
 
-    def __init__(
-        self, store: MemoryStore, state: ScopeState, gate: Gate, max_bytes: int
-    ) -> None:
+    def __init__(self, store: MemoryStore, state: ScopeState, gate: Gate, max_bytes: int) -> None:
         self._store = store
         self._live = state.live
         self._gate = gate
@@ -87,10 +85,7 @@ class MemoryLiveRuns(LiveRuns):
             change.run_id,
             encode_fields(change.fields, "fields", max_bytes=self._max_bytes),
             [encode(entry, "logs", max_bytes=self._max_bytes) for entry in change.logs],
-            [
-                encode(entry, "timeline", max_bytes=self._max_bytes)
-                for entry in change.timeline
-            ],
+            [encode(entry, "timeline", max_bytes=self._max_bytes) for entry in change.timeline],
         )
 
     def _merge(self, merge: _Merge, now: int) -> None:
@@ -164,15 +159,11 @@ class MemoryLiveRuns(LiveRuns):
         with self._store.lock:
             before = self._store.clock.now() - age
             # The oldest stand in front: the first young one ends the search.
-            old = itertools.takewhile(
-                lambda pair: pair[1].merged_at <= before, self._live.items()
-            )
+            old = itertools.takewhile(lambda pair: pair[1].merged_at <= before, self._live.items())
             return [run_id for run_id, _ in itertools.islice(old, limit)]
 
 
-def _decode(
-    fields: dict[str, Any], logs: list[Json], timeline: list[Json]
-) -> dict[str, Any]:
+def _decode(fields: dict[str, Any], logs: list[Json], timeline: list[Json]) -> dict[str, Any]:
     value = decode_fields(fields)
     value["logs"] = [entry.load() for entry in logs]
     value["timeline"] = [entry.load() for entry in timeline]

@@ -212,9 +212,7 @@ class Queue:
                 item.token = token
                 item.deliveries = deliveries = item.deliveries + 1
                 leased.set(item, expires_at)
-                leases.append(
-                    Lease(name, item.id, owner, token, expires_at, deliveries, priority)
-                )
+                leases.append(Lease(name, item.id, owner, token, expires_at, deliveries, priority))
             self._tidy(priority, bucket)
         return leases
 

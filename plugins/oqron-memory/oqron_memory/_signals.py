@@ -99,9 +99,7 @@ class MemorySignals(Signals):
 
     __slots__ = ("_gate", "_max_bytes", "_state", "_store")
 
-    def __init__(
-        self, store: MemoryStore, state: ScopeState, gate: Gate, max_bytes: int
-    ) -> None:
+    def __init__(self, store: MemoryStore, state: ScopeState, gate: Gate, max_bytes: int) -> None:
         self._store = store
         self._state = state
         self._gate = gate

@@ -497,6 +497,7 @@ def _capabilities(connection: PostgresConnection, context: PlaneContext) -> Capa
         atomic=True,
         atomic_scope="scope",
         transactions=True,
+        expiry_filter=True,
         max_batch=MAX_BATCH,
         max_atomic_batch=MAX_ATOMIC_BATCH,
         max_value_bytes=context.max_value_bytes,

@@ -37,13 +37,14 @@ local function make_ready(source)
   end
 end
 
-make_ready(delayed)
-make_ready(leased)
-
+-- A paused queue is left as it is, so that `reap` sees what has lapsed.
 local limit = tonumber(ARGV[1])
 if limit == 0 or redis.call('EXISTS', KEYS[6]) == 1 then
   return {0}
 end
+
+make_ready(delayed)
+make_ready(leased)
 
 local taken = {}
 if ARGV[4] == 'fifo' then
