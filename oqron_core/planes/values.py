@@ -408,12 +408,10 @@ def _passed_on(field: Any) -> Any:
     return field
 
 
-def _int64_or_none(_instance: Any, attribute: Any, value: object) -> None:
-    if value is None or value is KEEP:
-        return
-    if type(value) is not int or not INT_MIN <= value <= INT_MAX:
+def _check_expiry(expires_at: object) -> None:
+    if type(expires_at) is not int or not INT_MIN <= expires_at <= INT_MAX:
         reason = "must be milliseconds since the epoch as an int, or None"
-        raise InvalidValueError(attribute.name, reason)
+        raise InvalidValueError("expires_at", reason)
 
 
 def _check_address(write: Put | Insert | Patch | Delete) -> None:
@@ -436,10 +434,12 @@ class Put:
     namespace: str
     id: str
     value: Mapping[str, Any]
-    expires_at: int | None = attrs.field(default=None, validator=_int64_or_none)
+    expires_at: int | None = None
 
     def __attrs_post_init__(self) -> None:
         _check_address(self)
+        if self.expires_at is not None:
+            _check_expiry(self.expires_at)
 
 
 @attrs.frozen
@@ -453,10 +453,12 @@ class Insert:
     namespace: str
     id: str
     value: Mapping[str, Any]
-    expires_at: int | None = attrs.field(default=None, validator=_int64_or_none)
+    expires_at: int | None = None
 
     def __attrs_post_init__(self) -> None:
         _check_address(self)
+        if self.expires_at is not None:
+            _check_expiry(self.expires_at)
 
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -491,18 +493,19 @@ class Patch:
     increment: Mapping[str, int] = attrs.field(default=_EMPTY, kw_only=True)
     append: Mapping[str, Sequence[Any]] = attrs.field(default=_EMPTY, kw_only=True)
     expect: Mapping[str, Any] = attrs.field(default=_EMPTY, kw_only=True)
-    expires_at: int | None | Keep = attrs.field(
-        default=KEEP, kw_only=True, validator=_int64_or_none
-    )
+    expires_at: int | None | Keep = attrs.field(default=KEEP, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         _check_address(self)
+        if self.expires_at is not KEEP and self.expires_at is not None:
+            _check_expiry(self.expires_at)
+        if not (self.unset or self.increment or self.append):
+            return
         touched = len(self.set) + len(self.unset) + len(self.increment) + len(self.append)
-        if self.unset or self.increment or self.append:
-            names = {*self.set, *self.unset, *self.increment, *self.append}
-            if len(names) != touched:
-                reason = "names one field in two of set, unset, increment and append"
-                raise InvalidValueError("patch", reason)
+        names = {*self.set, *self.unset, *self.increment, *self.append}
+        if len(names) != touched:
+            reason = "names one field in two of set, unset, increment and append"
+            raise InvalidValueError("patch", reason)
         for name, by in self.increment.items():
             if type(by) is not int or not INT_MIN <= by <= INT_MAX:
                 reason = "must be an int of at most 64 bits"

@@ -180,12 +180,6 @@ class Recorder:
         self._finished.append(handle)
         self._soon(self._wake.set)
 
-    def forgotten(self, handle: RunHandle) -> None:
-        """Take a handle out; nothing more is written of it."""
-        if self._dirty.pop(handle.id, None) is not None:
-            self.unsent -= handle.unsent
-        self._handles.pop(handle.id, None)
-
     def _soon(self, callback: Callable[[], None]) -> None:
         loop = self._loop
         if loop is None:
@@ -362,8 +356,9 @@ class Recorder:
             return []
         self._touched_at = self._loop.time()
         for handle in [h for h in self._handles.values() if not h.ended and h.is_abandoned]:
-            # Nobody works on it any more: whoever takes over closes it.
-            handle.forget()
+            # Nobody here works on it any more. Whoever took over may have closed the
+            # row already, and then has the last word.
+            handle.fail_text("abandoned: the outcome is unknown", None, reason="abandoned")
         return [
             LiveChange(handle.id)
             for handle in self._handles.values()

@@ -54,10 +54,6 @@ class Sink(Protocol):
         """Queue a terminal state."""
         ...
 
-    def forgotten(self, handle: RunHandle) -> None:
-        """Take the handle out."""
-        ...
-
 
 def describe_error(error: object, max_bytes: int) -> tuple[str, str | None]:
     """
@@ -330,15 +326,6 @@ class RunHandle:
                 }
             )
             recorder.ended(self)
-
-    def forget(self) -> None:
-        """Stop recording here: someone else has closed this run."""
-        recorder = self._recorder
-        with recorder.lock:
-            if self._ended_at is None:
-                self._ended_at = max(self._started_at, recorder.now())
-                self.status = "failed"
-                recorder.forgotten(self)
 
     # --- for the writer, which holds the lock ---
 

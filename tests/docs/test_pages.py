@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
 def page(name: str) -> str:
     """Read a page."""
     return (DOCS / name).read_text(encoding="utf-8")
@@ -79,11 +82,17 @@ def test_every_state_is_on_the_page_of_state_machines(heading: str, states: list
 
 
 def test_every_page_is_in_the_table_of_contents_once() -> None:
-    """Nothing is found by luck alone."""
-    named = re.findall(r"^([\w/-]+)$", page("index.md"), re.MULTILINE)
-    there = [path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")]
+    """Nothing is found by luck alone. A folder with an index has a table of its own."""
+    there = sorted(path for path in DOCS.rglob("*.md") if path != DOCS / "index.md")
+    named: list[Path] = []
+    for index in DOCS.rglob("index.md"):
+        for tree in re.findall(
+            r"^```{toctree}\n(.*?)^```", page(str(index)), re.MULTILINE | re.DOTALL
+        ):
+            names = re.findall(r"^([\w/-]+)$", tree, re.MULTILINE)
+            named += [index.parent / f"{name}.md" for name in names]
 
-    assert sorted(named) == sorted(set(there) - {"index"})
+    assert there == sorted(named)
 
 
 def command_paths(command: click.Command, path: str = "oqron") -> list[str]:
@@ -114,7 +123,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     targets = [
         path.parent / target
         for path in DOCS.rglob("*.md")
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", CODE.sub("", page(str(path))))
     ]
 
     assert targets

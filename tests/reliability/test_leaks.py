@@ -101,7 +101,7 @@ async def _walk(storage: Storage, call: Call, turns: Any) -> None:
             await asyncio.sleep(0)
         ended = task.done()
         task.cancel()
-        [result] = await asyncio.gather(task, return_exceptions=True)
+        result = (await asyncio.gather(task, return_exceptions=True))[0]
         allowed = (OqronError, asyncio.CancelledError)
         if isinstance(result, BaseException) and not isinstance(result, allowed):
             raise result

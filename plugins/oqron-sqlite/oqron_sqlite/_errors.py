@@ -38,8 +38,12 @@ def translate(error: BaseException, *, path: str) -> OqronError | None:
     """
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
-    if not isinstance(error, sqlite3.Error):
-        return None
+    if isinstance(error, OverflowError):
+        return InvalidValueError("value", "has an integer of more than 64 bits")
+    return _of_driver(error, path) if isinstance(error, sqlite3.Error) else None
+
+
+def _of_driver(error: sqlite3.Error, path: str) -> OqronError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         msg = (

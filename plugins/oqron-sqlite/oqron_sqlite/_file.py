@@ -25,6 +25,8 @@ __all__ = ["OLDEST", "File", "open_file"]
 OLDEST: Final = (3, 38, 0)
 """The first SQLite with the operators ``->`` and ``->>``."""
 _CACHE_KIB: Final = 16 * 1024
+_WAL_PAGES: Final = 4000
+"""After so many pages the log is written back: a flush, for which writers wait."""
 _WAL_LIMIT: Final = 64 * 1024 * 1024
 """To this size the log is cut once it was written back."""
 
@@ -72,6 +74,7 @@ def _connect(path: str, settings: SqliteSettings) -> sqlite3.Connection:
         f"synchronous = {settings.synchronous}",
         f"cache_size = -{_CACHE_KIB}",
         f"journal_size_limit = {_WAL_LIMIT}",
+        f"wal_autocheckpoint = {_WAL_PAGES}",
         "temp_store = memory",
     ):
         driver.execute(f"PRAGMA {pragma}").close()

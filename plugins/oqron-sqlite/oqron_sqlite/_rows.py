@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from oqron_core.exceptions import CorruptRecordError
 from oqron_core.planes import (
     MISSING,
     Json,
     Record,
     canonical,
+    decode,
     encode,
     encode_object,
 )
@@ -63,9 +62,9 @@ class Row:
         """The top-level fields; lists and objects may be `Json`. Never changed in place."""
         fields = self._fields
         if fields is None:
-            fields = orjson.loads(self._data or b"null")
+            key = f"{self.namespace}/{self.id}"
+            fields = decode(self._data or b"null", key)
             if not isinstance(fields, dict):
-                key = f"{self.namespace}/{self.id}"
                 raise CorruptRecordError(key)
             self._fields = fields
         return fields

@@ -338,7 +338,7 @@ def _was_silent(attempt: _Attempt, run: Event, stops: Iterable[tuple[float, floa
     settle = attempt.settle
     return (
         settle is not None
-        and run["error"] == "worker lost"
+        and bool(run["error"] == "worker lost")
         and any(attempt.start["t"] < end and since < settle["t"] for since, end in stops)
     )
 
@@ -346,7 +346,7 @@ def _was_silent(attempt: _Attempt, run: Event, stops: Iterable[tuple[float, floa
 def _was_cut_off(attempt: _Attempt, run: Event) -> bool:
     """Whether the run does not say how the attempt ended, though that is known."""
     wanted = {"complete": "completed", "fail": "failed", "release": "cancelled"}
-    return attempt.ok == "yes" and run["status"] != wanted[attempt.how]
+    return attempt.ok == "yes" and bool(run["status"] != wanted[attempt.how])
 
 
 def _in_buffer(attempt: _Attempt, died: float, outages: Iterable[tuple[float, float]]) -> bool:

@@ -118,11 +118,12 @@ def _through(
     proxies: dict[str, Proxy],
 ) -> Plan:
     """Give the plan of those who go through the proxies."""
-    urls = {"redis_url": direct.redis_url.replace(f":{redis.port}/", f":{proxies['redis'].port}/")}
-    if postgres is not None:
-        port = proxies["postgres"].port
-        urls["postgres_url"] = direct.postgres_url.replace(f":{postgres.port}/", f":{port}/")
-    return attrs.evolve(direct, **urls)
+    redis_url = direct.redis_url.replace(f":{redis.port}/", f":{proxies['redis'].port}/")
+    if postgres is None:
+        return attrs.evolve(direct, redis_url=redis_url)
+    port = proxies["postgres"].port
+    postgres_url = direct.postgres_url.replace(f":{postgres.port}/", f":{port}/")
+    return attrs.evolve(direct, redis_url=redis_url, postgres_url=postgres_url)
 
 
 async def _left(storage: Storage) -> int:

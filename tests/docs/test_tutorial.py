@@ -1,0 +1,125 @@
+"""The worker of the tutorial does what the page says that it gets right."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oqron_core import Claim, Storage
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def worker() -> dict[str, Any]:
+    """Load ``worker.py`` as a reader would save it; its handler waits to be let go."""
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(# worker\.py\n.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {"__name__": "worker"}
+    exec(compile(found[1], "worker.py", "exec"), names)  # noqa: S102 - our own words
+    names["started"] = asyncio.Event()
+    names["go"] = asyncio.Event()
+    names["stopped"] = []
+
+    async def send(claim: Claim) -> dict[str, bool]:
+        names["started"].set()
+        try:
+            await names["go"].wait()
+        except asyncio.CancelledError:
+            names["stopped"].append(claim.id)
+            raise
+        return {"delivered": True}
+
+    names["send"] = send
+    return names
+
+
+async def begun(storage: Storage, worker: dict[str, Any]) -> tuple[asyncio.Event, Any]:
+    """Add a job, and return when the worker has it in hand."""
+    await storage.jobs.add("emails", {"to": "a@x.com"}, id="a")
+    stop = asyncio.Event()
+    task = asyncio.create_task(worker["work"](storage, stop))
+    await worker["started"].wait()
+    return stop, task
+
+
+async def test_a_stop_waits_for_what_is_in_hand(
+    oqron_storage: Storage, worker: dict[str, Any]
+) -> None:
+    """And claims nothing more."""
+    stop, task = await begun(oqron_storage, worker)
+    stop.set()
+    await oqron_storage.jobs.add("emails", {"to": "b@x.com"}, id="b")
+    worker["go"].set()
+    await task
+
+    counts = await oqron_storage.jobs.counts("emails")
+    assert 1 == counts["completed"]
+    assert 0 == counts["active"]
+
+
+async def test_what_takes_too_long_is_given_back_without_costing_an_attempt(
+    oqron_storage: Storage, worker: dict[str, Any]
+) -> None:
+    """Its handler is stopped first."""
+    worker["GRACE"] = 0.01
+    stop, task = await begun(oqron_storage, worker)
+    stop.set()
+    await task
+
+    job = await oqron_storage.jobs.get("emails", "a")
+    assert job is not None
+    assert ("waiting", 0) == (job.status, job.attempt_made)
+    assert ["a"] == worker["stopped"]
+
+
+async def test_a_job_that_is_called_off_stops_its_handler(
+    oqron_storage: Storage, worker: dict[str, Any]
+) -> None:
+    """The worker goes on, and the job stays cancelled."""
+    stop, task = await begun(oqron_storage, worker)
+    assert await oqron_storage.jobs.cancel("emails", "a")
+    while not worker["stopped"]:
+        await asyncio.sleep(0.001)
+    worker["go"].set()
+    job = await oqron_storage.jobs.add("emails", {"to": "b@x.com"})
+    while (await oqron_storage.jobs.counts("emails"))["completed"] == 0:
+        await asyncio.sleep(0.001)
+    stop.set()
+    await task
+
+    cancelled = await oqron_storage.jobs.get("emails", "a")
+    done = await oqron_storage.jobs.get("emails", job.id)
+    assert cancelled is not None
+    assert done is not None
+    assert ("cancelled", "completed") == (cancelled.status, done.status)
+
+
+async def test_a_lease_that_was_lost_ends_nothing(
+    oqron_storage: Storage,
+    oqron_clock: Any,
+    worker: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Another one has the job; this worker says so, and goes on."""
+    stop, task = await begun(oqron_storage, worker)
+    oqron_clock.advance(31.0)
+    [other] = await oqron_storage.jobs.claim("emails", lease_for=30.0)
+    worker["go"].set()
+    while "not settled here" not in (said := capsys.readouterr().out):
+        await asyncio.sleep(0.001)
+    stop.set()
+    await oqron_storage.jobs.complete(other, "by another")
+    await task
+
+    job = await oqron_storage.jobs.get("emails", "a")
+    assert "lost" in said
+    assert job is not None
+    assert ("completed", "by another", 2) == (job.status, job.return_value, job.attempt_made)
