@@ -246,3 +246,24 @@ def test_the_backend_of_the_authors_page_meets_the_contract(tmp_path: Path) -> N
 
     assert 0 == ran.returncode, ran.stdout[-4000:]
     assert "3 capabilities undeclared" in ran.stdout
+
+
+def test_a_report_that_ends_in_md_is_a_table(tmp_path: Path) -> None:
+    """Results and capabilities, one row a backend, from any folder."""
+    (tmp_path / "test_outside.py").write_text(
+        "from oqron_core.testing.contracts import DurablePlaneContract, HotPlaneContract\n\n\n"
+        "class TestOutside(HotPlaneContract, DurablePlaneContract):\n"
+        '    backend = "memory"\n',
+        encoding="utf-8",
+    )
+    options = ("-q", "-p", "no:cacheprovider", "-k", "is_what_it_says or share", "--tb=short")
+    ran = run("pytest", *options, "--oqron-report=report.md", cwd=tmp_path)
+    lines = (tmp_path / "report.md").read_text(encoding="utf-8").splitlines()
+
+    assert 0 == ran.returncode, ran.stdout[-3000:]
+    [row] = [line for line in lines if line.startswith("| memory | ok |")]
+    assert "`durable.shared`, `hot.shared`" in row
+    assert "| capability | memory, hot | memory, durable |" in lines
+    assert "| `durability` | process | process |" in lines
+    assert "| `atomic` | yes | yes |" in lines
+    assert {line.count("|") for line in lines if line.startswith("| `")} == {4}
