@@ -27,7 +27,7 @@ def run(body: Callable[[Storage], Awaitable[None]], **settings: Any) -> None:
 async def until(holds: Callable[[], Awaitable[object]]) -> None:
     """Wait until *holds* does, for at most ten seconds."""
     async with asyncio.timeout(10):
-        while not await holds():  # noqa: ASYNC110 - what is waited for has no event
+        while not await holds():
             await asyncio.sleep(0.02)
 
 

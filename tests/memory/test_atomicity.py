@@ -97,9 +97,7 @@ async def everything(durable: Any) -> list[Any]:
     found = []
     for namespace in ("a", "b"):
         found += list(await durable.query(Query(namespace=namespace)))
-        found += list(
-            await durable.query(Query(namespace=namespace, order_by=[("v", "desc")]))
-        )
+        found += list(await durable.query(Query(namespace=namespace, order_by=[("v", "desc")])))
     return found
 
 

@@ -32,9 +32,7 @@ async def test_locks_of_unique_names_are_gone_once_they_lapse(
     """A lock that nobody releases or asks for again does not stay."""
     async with opened() as planes:
         for index in range(ROUNDS):
-            assert await planes.hot.locks.acquire(
-                f"lock-{index}", owner="w", lease_for=0.05
-            )
+            assert await planes.hot.locks.acquire(f"lock-{index}", owner="w", lease_for=0.05)
             clock.advance(0.01)
         sizes = planes.store.sizes()
         assert FEW > sizes["locks"]
@@ -47,18 +45,14 @@ async def test_released_locks_leave_nothing_though_their_lease_was_long(
     """The heap does not keep entries of what is gone until they would have lapsed."""
     async with opened() as planes:
         for index in range(ROUNDS):
-            lease = await planes.hot.locks.acquire(
-                f"lock-{index}", owner="w", lease_for=1e6
-            )
+            lease = await planes.hot.locks.acquire(f"lock-{index}", owner="w", lease_for=1e6)
             assert await planes.hot.locks.release(lease)
         sizes = planes.store.sizes()
         assert 0 == sizes["locks"]
         assert FEW > sizes["expiring_entries"]
 
 
-async def test_a_lock_renewed_for_ever_takes_one_entry(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_a_lock_renewed_for_ever_takes_one_entry(opened: Any, clock: ManualClock) -> None:
     """Renewing pushes nothing."""
     async with opened() as planes:
         lease = await planes.hot.locks.acquire("leader", owner="w", lease_for=30.0)
@@ -83,9 +77,7 @@ async def test_cache_keys_that_are_replaced_or_expire_do_not_pile_up(
         assert FEW > sizes["expiring_entries"]
 
 
-async def test_expired_counters_and_limits_are_removed(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_expired_counters_and_limits_are_removed(opened: Any, clock: ManualClock) -> None:
     """Unique keys of every limit are forgotten when the limit is whole again."""
     limits = [FixedWindow(3, per=0.1), SlidingWindow(3, per=0.1), TokenBucket(3, per=0.1)]
     async with opened() as planes:
@@ -113,9 +105,7 @@ async def test_queues_that_are_empty_are_forgotten(opened: Any) -> None:
     async with opened() as planes:
         for index in range(ROUNDS):
             await planes.hot.broker.publish(f"q-{index}", [Entry("a"), Entry("b")])
-            leases = await planes.hot.broker.claim(
-                f"q-{index}", owner="w", lease_for=30, limit=1
-            )
+            leases = await planes.hot.broker.claim(f"q-{index}", owner="w", lease_for=30, limit=1)
             await planes.hot.broker.ack(leases)
             assert [True] == await planes.hot.broker.remove(f"q-{index}", ["b"])
         assert 0 == planes.store.sizes()["queues"]
@@ -134,12 +124,8 @@ async def test_a_queue_in_steady_use_keeps_small_heaps(
             await broker.publish(
                 "q", [Entry("a", index % 7), Entry("b", index), Entry("c", 0, due_at)]
             )
-            await broker.publish(
-                "q", [Entry("c", 1, due_at - 1), Entry("b", -index, due_at)]
-            )
-            leases = await broker.claim(
-                "q", owner="w", lease_for=10**6, limit=2, order=order
-            )
+            await broker.publish("q", [Entry("c", 1, due_at - 1), Entry("b", -index, due_at)])
+            leases = await broker.claim("q", owner="w", lease_for=10**6, limit=2, order=order)
             await broker.renew(leases, lease_for=10**5)
             await broker.nack(leases[:1], delay=5000.0)
             await broker.nack(leases[1:])
@@ -157,9 +143,7 @@ async def test_waits_that_end_or_are_cancelled_leave_no_waiter(
         before = asyncio.all_tasks()
         for index in range(50):
             waits = [
-                asyncio.create_task(
-                    planes.hot.broker.wait([f"q-{index}", "other"], timeout=5)
-                )
+                asyncio.create_task(planes.hot.broker.wait([f"q-{index}", "other"], timeout=5))
                 for _ in range(3)
             ]
             await clock.elapse(0.1)
@@ -202,25 +186,19 @@ async def test_record_indexes_shrink_with_their_records(opened: Any) -> None:
             if index % 10 == 0:
                 await durable.query(Query(namespace="things"))
             await durable.write([Delete("things", name)])
-            await durable.write(
-                [Insert(f"space-{index}", "a", {}), Delete(f"space-{index}", "a")]
-            )
+            await durable.write([Insert(f"space-{index}", "a", {}), Delete(f"space-{index}", "a")])
         sizes = planes.store.sizes()
         assert 0 == sizes["records"]
         assert 0 == sizes["namespaces"]
         assert FEW > sizes["record_entries"]
 
 
-async def test_expired_records_go_without_anybody_pruning(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_expired_records_go_without_anybody_pruning(opened: Any, clock: ManualClock) -> None:
     """Finished jobs that nobody prunes are removed by later writes, a while after expiry."""
     async with opened() as planes:
         for index in range(ROUNDS):
             expires_at = clock.now() + 1000
-            await planes.durable.write(
-                [Insert("queue_job:q", f"{index}", {"status": "waiting"})]
-            )
+            await planes.durable.write([Insert("queue_job:q", f"{index}", {"status": "waiting"})])
             patch = Patch(
                 "queue_job:q",
                 f"{index}",

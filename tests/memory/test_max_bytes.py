@@ -44,16 +44,10 @@ async def test_what_is_under_way_can_be_settled_in_a_full_store(opened: Any) -> 
     """A job is completed, another is deleted, and there is room again."""
     async with opened(max_bytes=20_000) as planes:
         await fill(planes.durable)
-        patch = Patch(
-            "queue_job:q", "00000", set={"status": "completed", "returnValue": "y" * 500}
-        )
+        patch = Patch("queue_job:q", "00000", set={"status": "completed", "returnValue": "y" * 500})
         assert all(await planes.durable.write([patch]))
-        assert all(
-            await planes.durable.write([Delete("queue_job:q", f"{i:05}") for i in range(3)])
-        )
-        assert all(
-            await planes.durable.write([Insert("queue_job:q", "new", {"data": BLOB})])
-        )
+        assert all(await planes.durable.write([Delete("queue_job:q", f"{i:05}") for i in range(3)]))
+        assert all(await planes.durable.write([Insert("queue_job:q", "new", {"data": BLOB})]))
 
 
 async def test_settling_is_bounded_too(opened: Any) -> None:
@@ -97,25 +91,19 @@ async def test_expired_things_make_room_before_anything_is_refused(
     async with opened(max_bytes=20_000) as planes:
         await planes.hot.cache.set_many({f"k{i}": BLOB for i in range(9)}, ttl=1.0)
         expires_at = clock.now() + 1000
-        writes = [
-            Insert("runs", f"{i}", {"input": BLOB}, expires_at=expires_at) for i in range(9)
-        ]
+        writes = [Insert("runs", f"{i}", {"input": BLOB}, expires_at=expires_at) for i in range(9)]
         await planes.durable.write(writes)
         clock.advance(2.0)
         assert all(await planes.durable.write([Insert("things", "a", {"data": BLOB * 18})]))
 
 
-async def test_bytes_return_to_zero_when_all_is_gone(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_bytes_return_to_zero_when_all_is_gone(opened: Any, clock: ManualClock) -> None:
     """Whichever way a thing leaves, its bytes leave with it."""
     async with opened(max_bytes=10**7) as planes:
         durable, hot = planes.durable, planes.hot
         expires_at = clock.now() + 1000
         for round_number in range(3):
-            await durable.write(
-                [Put("things", "a", {"data": BLOB * (3 - round_number), "l": [1]})]
-            )
+            await durable.write([Put("things", "a", {"data": BLOB * (3 - round_number), "l": [1]})])
             await durable.write(
                 [Patch("things", "a", set={"n": round_number}, append={"l": [BLOB]})]
             )

@@ -20,9 +20,7 @@ from oqron_memory import BACKEND, MemorySettings, MemoryStore
 def test_both_planes_are_registered_under_one_backend() -> None:
     """One connection can serve both planes."""
     found: list[Any] = []
-    oqron_memory.oqron_register_hot_planes(
-        lambda backend, opener: found.append((backend, opener))
-    )
+    oqron_memory.oqron_register_hot_planes(lambda backend, opener: found.append((backend, opener)))
     oqron_memory.oqron_register_durable_planes(
         lambda backend, opener: found.append((backend, opener))
     )
@@ -61,9 +59,7 @@ async def test_nothing_is_declared_that_a_process_cannot_keep(opened: Any) -> No
         ({"store": MemoryStore(), "clock": SystemClock()}, "memory.store"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(
-    settings: dict[str, Any], name: str
-) -> None:
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], name: str) -> None:
     """Text is no store and no clock; a store has a clock and a limit already."""
     with pytest.raises(InvalidValueError, match=name):
         MemorySettings(**settings)
@@ -79,11 +75,7 @@ def test_a_store_keeps_the_clock_it_was_made_with() -> None:
 def test_importing_is_light() -> None:
     """Discovery loads neither the planes nor anything that only they need."""
     code = "import sys, oqron_memory; print(*sorted(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "oqron_memory._store" in loaded
-    assert loaded.isdisjoint(
-        {"oqron_memory._durable", "oqron_memory._hot", "pytest", "redis"}
-    )
+    assert loaded.isdisjoint({"oqron_memory._durable", "oqron_memory._hot", "pytest", "redis"})

@@ -17,9 +17,7 @@ from oqron_core.testing.clock import ManualClock
 from oqron_memory import MemoryStore
 
 
-async def test_storages_that_share_a_store_see_the_same(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_storages_that_share_a_store_see_the_same(opened: Any, clock: ManualClock) -> None:
     """What one writes the other reads, and it outlives the first."""
     store = MemoryStore(clock=clock)
     async with opened(store) as first, opened(store) as second:
@@ -79,9 +77,7 @@ async def test_tokens_grow_although_a_queue_was_forgotten(opened: Any) -> None:
             last = held.token
 
 
-async def test_tokens_grow_across_the_loss_of_the_store(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_tokens_grow_across_the_loss_of_the_store(opened: Any, clock: ManualClock) -> None:
     """A fresh store a millisecond later starts above every token of the lost one."""
     async with opened() as planes:
         await planes.hot.broker.publish("q", [Entry(f"{i}") for i in range(500)])
@@ -147,9 +143,7 @@ async def test_every_method_refuses_after_closing(opened: Any) -> None:
         hot.signals.subscribe(["c"])
 
 
-async def test_closing_ends_who_waits_and_who_listens(
-    opened: Any, clock: ManualClock
-) -> None:
+async def test_closing_ends_who_waits_and_who_listens(opened: Any, clock: ManualClock) -> None:
     """A waiter gets ClosedError, an iteration ends; others of the store go on."""
     store = MemoryStore(clock=clock)
     heard = []

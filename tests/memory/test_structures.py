@@ -113,9 +113,7 @@ def test_a_queue_hands_out_in_the_order_of_priority_and_publishing(
         assert set(ready) == {n for n, i in queue.items.items() if i.state == READY}
 
 
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=150), st.integers(0, 30)
-)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=150), st.integers(0, 30))
 def test_the_index_of_ids_walks_what_is_there_in_order(
     steps: list[tuple[bool, int]], start: int
 ) -> None:
@@ -133,9 +131,7 @@ def test_the_index_of_ids_walks_what_is_there_in_order(
             model.remove(name)
         assert sorted(model) == [row.id for row in space.after(None, 0)]
         bound = f"{start:02}"
-        assert sorted(n for n in model if n > bound) == [
-            row.id for row in space.after(bound, 0)
-        ]
+        assert sorted(n for n in model if n > bound) == [row.id for row in space.after(bound, 0)]
 
 
 @pytest.fixture
@@ -185,9 +181,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-async def test_a_query_looks_only_at_its_own_namespaces(
-    opened: Any, looked_at: list[str]
-) -> None:
+async def test_a_query_looks_only_at_its_own_namespaces(opened: Any, looked_at: list[str]) -> None:
     """By namespace at one, by kind at those of the kind."""
     async with opened() as planes:
         durable = planes.durable
@@ -208,9 +202,7 @@ async def test_a_page_by_address_reads_no_further_than_itself(
 ) -> None:
     """Walking all pages of a namespace looks at every row once."""
     async with opened() as planes:
-        await planes.durable.write(
-            [Insert("runs", f"{i:04}", {"n": 1}) for i in range(2000)]
-        )
+        await planes.durable.write([Insert("runs", f"{i:04}", {"n": 1}) for i in range(2000)])
         query: dict[str, Any] = {
             "namespace": "runs",
             "where": [("n", "=", 1)],

@@ -122,9 +122,7 @@ async def test_no_structure_changes_while_another_thread_walks_it(opened: Any) -
                 await hot.counters.increment("hits")
                 await hot.signals.publish("c", index)
                 async with hot.signals.subscribe(["c"]):
-                    await durable.prune(
-                        Query(namespace="runs", where=[("n", "=", index)]), limit=1
-                    )
+                    await durable.prune(Query(namespace="runs", where=[("n", "=", index)]), limit=1)
                 await hot.check()
 
         in_threads(work)

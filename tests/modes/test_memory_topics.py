@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oqron_memory import MemoryStore
-
 from oqron_core.testing.contracts.mode_topics import TopicsContract
+from oqron_memory import MemoryStore
 
 
 class TestMemoryTopics(TopicsContract):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+import subprocess
+import sys
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -369,3 +372,24 @@ def test_a_named_mode_is_the_file_of_the_settings(folder: Path) -> None:
 
     asyncio.run(main())
     assert "sqlite" == BACKEND.name
+
+
+def test_the_demo_keeps_its_jobs_over_a_restart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`oqron demo --mode sqlite --keep`, and a second process reads what it left."""
+    monkeypatch.chdir(folder)
+
+    def oqron(*arguments: str) -> Any:
+        found = subprocess.run(
+            [sys.executable, "-m", "oqron_core.cli", *arguments, "--mode", "sqlite", "--json"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        return json.loads(found.stdout)
+
+    told = oqron("demo", "--keep", "--project", "kept")["jobs"]
+    counted = oqron("jobs", "counts", "--project", "kept")["items"]
+
+    assert {"oqron.db"} == {path.name for path in folder.iterdir()}
+    assert told == {one["queueName"]: {n: one[n] for n in told["emails"]} for one in counted}
+    assert told["emails"]["completed"] > 0

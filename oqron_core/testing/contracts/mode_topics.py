@@ -165,9 +165,7 @@ class TopicsContract(ModeBase):
         """Twenty publishers at once make one message."""
         topics = self.storage.topics
         await topics.subscribe("t", "g")
-        messages = await gather(
-            topics.publish("t", n, idempotency_key="once") for n in range(20)
-        )
+        messages = await gather(topics.publish("t", n, idempotency_key="once") for n in range(20))
         assert 1 == len({message.id for message in messages})
         assert 19 == sum(message.duplicate for message in messages)
         again = await topics.publish("t", "later", idempotency_key="once")
