@@ -137,7 +137,7 @@ async def test_one_thread_wakes_who_waits_in_another(opened: Any) -> None:
 
         async def work(number: int) -> None:
             if number == 0:
-                while planes.store.sizes()["waiters"] < THREADS - 1:  # noqa: ASYNC110 - in other loops
+                while planes.store.sizes()["waiters"] < THREADS - 1:
                     await asyncio.sleep(0)
                 await planes.hot.broker.publish("q", [Entry("a")])
                 ready.wait()

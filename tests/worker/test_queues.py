@@ -686,7 +686,7 @@ def test_a_process_pool_runs_what_keeps_a_processor_busy(
     async def main() -> None:
         async with app, app.worker(processes=2, blocked_after=None) as worker:
             jobs = [await busy.add(n=n) for n in (10, -1, -2, 11, -3)]
-            while not mark.exists():  # noqa: ASYNC110 - another process makes it
+            while not mark.exists():
                 await asyncio.sleep(0.02)
             assert await busy.cancel(jobs[4].id)
             await worker.idle()

@@ -194,7 +194,7 @@ def test_two_workers_share_the_slots_of_an_interval() -> None:
             app = application()
             with app.using(storage):
                 async with app.worker(maintenance=False, blocked_after=None):
-                    while len(seen) < until:  # noqa: ASYNC110 - of two workers
+                    while len(seen) < until:
                         await asyncio.sleep(0.01)
 
     async def main() -> None:

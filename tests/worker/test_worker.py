@@ -40,7 +40,7 @@ def memory_app(**more: Any) -> App:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Return once *condition* holds."""
-    while not condition():  # noqa: ASYNC110 - looks at several things
+    while not condition():
         await asyncio.sleep(0.002)
 
 
