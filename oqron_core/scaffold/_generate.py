@@ -133,7 +133,7 @@ def _files(plan: Plan) -> dict[str, str]:
 
 
 def _read(name: str) -> Template:
-    file = resources.files(__package__).joinpath("templates", name + _SUFFIX)
+    file = resources.files("oqron_core.scaffold").joinpath("templates", name + _SUFFIX)
     return _Template(file.read_text(encoding="utf-8"))
 
 

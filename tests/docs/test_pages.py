@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
+TREE = re.compile(r"^```{toctree}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 

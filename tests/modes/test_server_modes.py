@@ -15,6 +15,7 @@ from oqron_core.testing.contracts.mode_definitions import DefinitionsContract
 from oqron_core.testing.contracts.mode_limits import ModeLimitsContract
 from oqron_core.testing.contracts.mode_locks import ModeLocksContract
 from oqron_core.testing.contracts.mode_logs import ModeLogsContract
+from oqron_core.testing.contracts.mode_places import PlacesContract
 from oqron_core.testing.contracts.mode_retention import RetentionContract
 from oqron_core.testing.contracts.mode_schedules import SchedulesContract
 from oqron_core.testing.contracts.mode_topics import TopicsContract
@@ -95,6 +96,14 @@ class TestRedisLogs(OnRedis, ModeLogsContract):
 
 class TestRedisAdversity(OnRedis, AdversityContract):
     """What broke once."""
+
+
+class TestRedisPlaces(OnRedis, PlacesContract):
+    """What lives where."""
+
+
+class TestRedisPostgresPlaces(OnRedisPostgres, PlacesContract):
+    """What lives where."""
 
 
 class TestRedisPostgresMode(OnRedisPostgres, ModeContract):

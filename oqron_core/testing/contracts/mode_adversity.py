@@ -677,7 +677,7 @@ class AdversityContract(ModeBase):
             task.cancel()
             await asyncio.wait([task])
 
-    @pytest.mark.parametrize("call", ["durable.query", "durable.count", "hot.broker.reap"])
+    @pytest.mark.parametrize("call", ["durable.query", "durable.count", "hot.broker.queues"])
     async def test_a_pass_that_fails_is_followed_by_the_next(self, call: str) -> None:
         """Whatever it raises."""
         faults = Faults()
@@ -776,21 +776,31 @@ class AdversityContract(ModeBase):
         assert 0 == self.open_handles()
         assert 0 == self.storage._session.recorder.lost
 
-    async def test_a_run_that_is_refused_for_its_size_is_stored_without_it(self) -> None:
-        """A storage that takes little keeps the end all the same."""
+    @pytest.mark.parametrize(
+        "error",
+        ["x", "x" * 100_000, "\x01" * 100_000],
+        ids=["short", "long", "control characters"],
+    )
+    async def test_a_run_that_is_too_large_is_stored_without_what_is_too_much(
+        self, error: str
+    ) -> None:
+        """A storage that takes little keeps every end all the same."""
         async with self.open(max_value_bytes=2_000) as storage:
             big = await storage.runs.start("big")
-            small = await storage.runs.start("small")
+            others = [await storage.runs.start(f"o{n}") for n in range(5)]
             for n in range(100):
                 big.log("info", "x" * 9_000, n=n)
                 big.progress(n, "y" * 400)
-            big.fail("z" * 100_000)
-            small.finish(1)
+            for run in others[:2]:
+                run.finish(1)
+            big.fail(error)
+            for run in others[2:]:
+                run.finish(1)
             await storage.runs.flush()
 
-            assert "failed" == (await self.run_of(big.id)).status
-            assert "completed" == (await self.run_of(small.id)).status
-            assert 0 == self.open_handles(storage)
+            seen = [(await self.run_of(run.id)).status for run in (*others, big)]
+            assert ["completed"] * 5 + ["failed"] == seen
+            assert (0, 0) == (self.open_handles(storage), storage._session.recorder.lost)
 
     async def test_an_error_that_is_too_large_is_cut(self) -> None:
         """It keeps no attempt from ending, in a storage that takes little."""
@@ -832,17 +842,21 @@ class AdversityContract(ModeBase):
 
     # --- answers that are lost ---------------------------------------------------------------
 
+    @pytest.mark.parametrize("payloads", [("x", "y"), ("x", "x")], ids=["two", "one"])
     @pytest.mark.parametrize("how", ["add", "add_many"])
-    async def test_an_id_that_is_added_twice_is_one_job(self, how: str) -> None:
+    async def test_an_id_that_is_added_twice_is_one_job(
+        self, how: str, payloads: tuple[str, str]
+    ) -> None:
         """Where the answer is lost, one add made it and the other finds it."""
         jobs = self.storage.jobs
+        first, second = payloads
         self.faults.fail("durable.write", when="after")
         if how == "add_many":
-            specs = [JobSpec("now", id="a"), JobSpec("later", id="a", delay=3600.0)]
+            specs = [JobSpec(first, id="a"), JobSpec(second, id="a", delay=3600.0)]
             made = await jobs.add_many("q", specs)
         else:
             made = await gather(
-                [jobs.add("q", "now", id="a"), jobs.add("q", "later", id="a", delay=3600.0)]
+                [jobs.add("q", first, id="a"), jobs.add("q", second, id="a", delay=3600.0)]
             )
         self.faults.heal()
 
@@ -852,7 +866,7 @@ class AdversityContract(ModeBase):
         assert [winner.data] * 3 == [stored.data, *(job.data for job in made)]
         assert (winner.status, winner.run_at) == (stored.status, stored.run_at)
         counts = await self.storage.hot.broker.counts("q")
-        ready = 1 if winner.data == "now" else 0
+        ready = 1 if winner.status == "waiting" else 0
         assert (ready, 1 - ready, 0) == (counts.ready, counts.delayed, counts.leased)
         assert ready == len(await jobs.claim("q", limit=5))
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import MetaData
 from sqlalchemy.exc import DBAPIError
 
-from oqron_core.exceptions import ClosedError, OqronError, StorageError
+from oqron_core.exceptions import ClosedError, OqronError
 from oqron_sqlite._clock import WallClock
 from oqron_sqlite._errors import translate
 from oqron_sqlite._file import File, open_file
@@ -308,7 +308,7 @@ class Lane:
             raise ClosedError("the storage is closed; open one again")
         if os.getpid() != self._pid:
             msg = "the storage was opened before a fork; open one in each process"
-            raise StorageError(msg)
+            raise ClosedError(msg)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """
