@@ -26,6 +26,7 @@ class TestSqlite(HotPlaneContract, DurablePlaneContract):
         return {"path": self.path}
 
 
+@pytest.mark.slow
 class TestTwoFilesFlushed(HotPlaneContract, DurablePlaneContract):
     """Two files, each commit flushed to the disk, under the loop that is chosen for speed."""
 
