@@ -362,7 +362,11 @@ class Recorder:
         return [
             LiveChange(handle.id)
             for handle in self._handles.values()
-            if handle.in_overlay and not handle.ended and handle.id not in self._dirty
+            if handle.in_overlay
+            and not handle.ended
+            and handle.id not in self._dirty
+            # Its handler may yet end, and be accepted; but whoever takes over closes it.
+            and not handle.is_silent
         ]
 
     async def _write_running(self) -> None:

@@ -365,10 +365,13 @@ class RunHandle:
     @property
     def is_abandoned(self) -> bool:
         """Whether whoever held its claim has let go of it without settling."""
-        if self.owner is None:
-            return False
-        claim = self.owner()
-        return claim is None or claim.lost
+        return self.owner is not None and self.owner() is None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its lease is lost, so that nobody may take it for alive."""
+        claim = None if self.owner is None else self.owner()
+        return claim is not None and bool(claim.lost)
 
     def slim(self) -> None:
         """Give up what may be too large for the planes; the end itself is kept."""

@@ -104,7 +104,7 @@ class ContractReport:
         self._backends: dict[str, dict[str, Any]] = {}
         self._tested: dict[str, set[str]] = {}
         self._unmet: list[str] = []
-        self._skipped: list[tuple[str, str, tuple[str, ...]]] = []
+        self._skipped: list[tuple[str, dict[str, Any]]] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -119,6 +119,7 @@ class ContractReport:
         note: dict[str, Any] = {
             "backend": backend,
             "name": item.name,
+            "test": getattr(item, "originalname", item.name),
             "needed": list(_needed(item)),
             "reason": getattr(getattr(item, "obj", None), "__oqron_reason__", None),
             "undeclared": None,
@@ -164,9 +165,9 @@ class ContractReport:
             return
         if report.skipped:
             result["skipped"] += 1
-            self._skipped.append((report.nodeid, note["backend"], tuple(note["needed"])))
+            self._skipped.append((report.nodeid, note))
             return
-        self._tested.setdefault(note["backend"], set()).update(note["needed"])
+        self._tested.setdefault(note["backend"], set()).add(note["test"])
         if report.passed:
             result["passed"] += 1
         else:
@@ -178,12 +179,13 @@ class ContractReport:
         """Fail where a declared capability was never tested; write the report."""
         if hasattr(session.config, "workerinput"):
             return  # one process of several: the first one has all reports
-        for nodeid, backend, needed in self._skipped:
+        for nodeid, note in self._skipped:
+            backend, needed = note["backend"], note["needed"]
             result = self._result(backend)
             ran = result["passed"] + result["failed"] > 0
-            # Skipped on one server of several is no gap: another may have run it.
-            known = set(result["undeclared"]) | self._tested.get(backend, set())
-            if needed and ran and not set(needed) <= known:
+            # Skipped on one server of several is no gap where another has run it.
+            gap = note["test"] not in self._tested.get(backend, set())
+            if needed and ran and gap and not set(needed) <= set(result["undeclared"]):
                 self._unmet.append(f"{nodeid}: {', '.join(needed)} was not tested")
         if self._unmet and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -643,10 +643,10 @@ class AdversityContract(ModeBase):
             "empty": {},
             "texts": {"status": "failed", "startedAt": None, "logs": "x", "timeline": 5},
             "odd": {"status": "running", "startedAt": None, "attempts": "x", "input": [1]},
-            "list": {"status": [], "name": {}, "startedAt": -1, "durationMs": "x"},
+            "list": {"status": [], "name": {}, "startedAt": -1, "durationMs": None},
         }
         await storage.durable.write([Put("runs", id_, row) for id_, row in rows.items()])
-        late = {"late": {"status": "failed", "startedAt": "soon"}}
+        late = {"late": {"status": "failed", "startedAt": "soon", "durationMs": "x"}}
         try:
             await storage.durable.write([Put("runs", id_, row) for id_, row in late.items()])
         except InvalidValueError:
