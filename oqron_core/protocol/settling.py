@@ -20,7 +20,7 @@ from oqron_core.models._wire import structure
 from oqron_core.models.backoff import Backoff
 from oqron_core.models.job import Job
 from oqron_core.planes.checks import delay_ms, lease_ms
-from oqron_core.planes.values import Lease, Patch, Put, Write, WriteResult
+from oqron_core.planes.values import Delete, Lease, Patch, Put, Write, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import describe_error
@@ -73,10 +73,23 @@ class Settling:
             keep_for=session.completed_for(claim.lease.queue),
         )
 
+        unsure = False
+
         def end(result: WriteResult) -> LeaseLostError | None:
+            if unsure and isinstance(write, Delete) and result.record is None:
+                # An unanswered try of ours has ended the job, which then goes at once.
+                result.applied = True
             return self._end_completed(claim, result, encoded, refusal)
 
-        await self._patiently(claim, lambda: session.settle(Settlement(write, claim.lease, end)))
+        async def settle() -> None:
+            nonlocal unsure
+            try:
+                await session.settle(Settlement(write, claim.lease, end))
+            except UnavailableError:
+                unsure = True
+                raise
+
+        await self._patiently(claim, settle)
         await self._follow(claim)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
