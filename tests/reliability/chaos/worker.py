@@ -77,8 +77,7 @@ class Worker:
                     c=asked,
                     w=self.name,
                 )
-            # The world knows that the handlers run before they do.
-            await self.ledger.sync()
+            # No await from the claim to here: what is claimed is in somebody's hands.
             for claim in claims:
                 task = asyncio.create_task(self._work(queue, claim, asked))
                 self.tasks.add(task)
@@ -87,6 +86,8 @@ class Worker:
     async def _work(self, queue: str, claim: Claim, asked: float) -> None:
         renewing = asyncio.create_task(self._renew(queue, claim, asked))
         try:
+            # The world knows that the handler runs before it does.
+            await self.ledger.sync()
             how, delay = await self._handle(claim)
         except asyncio.CancelledError:
             how, delay = "release", 0.0
