@@ -62,8 +62,8 @@ async def jobs(storage: Storage) -> None:
         await storage.jobs.release(claim, delay=0.0)
     assert_type(await storage.jobs.renew(claims, lease_for=30.0), list[bool])
     assert_type(await storage.jobs.get("emails", job.id), Job | None)
-    assert_type(await storage.jobs.query("emails", status="waiting", limit=5), Page)
-    assert_type(await storage.dead_letters.query("emails"), Page)
+    assert_type(await storage.jobs.query("emails", status="waiting", limit=5), Page[Job])
+    assert_type(await storage.dead_letters.query("emails"), Page[Job])
 
 
 async def runs(storage: Storage) -> None:
@@ -72,7 +72,7 @@ async def runs(storage: Storage) -> None:
     run.log("info", "a line")
     run.finish(output=None)
     assert_type(await storage.runs.get(run.id), Run | None)
-    assert_type(await storage.runs.query(status="failed", limit=5), Page)
+    assert_type(await storage.runs.query(status="failed", limit=5), Page[Run])
 
 
 async def opening() -> None:
