@@ -355,4 +355,4 @@ def _in_buffer(attempt: _Attempt, died: float, outages: Iterable[tuple[float, fl
     if died < last:
         return False
     down = sum(max(0.0, min(died, end) - max(last, since)) for since, end in outages)
-    return died - last - down <= _BUFFER
+    return bool(died - last - down <= _BUFFER)
