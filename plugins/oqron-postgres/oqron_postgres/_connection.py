@@ -448,6 +448,12 @@ class PooledLink(PsycopgLink):
                     await connection.execute("ROLLBACK", prepare=False)
                     await pipeline.sync()
                 raise
+            except BaseException:
+                # Cancelled between two steps, nobody is left to send the rest. The
+                # server rolls back and frees the rows at once when the line is cut;
+                # the pool opens another.
+                connection.pgconn.finish()
+                raise
 
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
