@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 
 # Tests are collected by the importlib mode, which leaves the path alone: the
@@ -13,3 +16,12 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent))
 
 pytest_plugins = ["fix_servers"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_terminal() -> Iterator[None]:
+    """Print as into a pipe: whoever started the tests may have told a terminal's width."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COLUMNS", "LINES"):
+            patch.delenv(name, raising=False)
+        yield

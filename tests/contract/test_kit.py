@@ -32,6 +32,8 @@ def run_pytest(folder: Path, source: str, *options: str) -> subprocess.Completed
     """Run pytest on one file, as an outsider would."""
     path = folder / "test_mine.py"
     path.write_text(source)
+    # Its own root, wherever temporary folders are: not the settings of this project.
+    (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
     return subprocess.run(
         [*command, str(path)], cwd=folder, capture_output=True, text=True, check=False, timeout=120

@@ -46,6 +46,11 @@ def run(
     )  # fmt: skip
 
 
+def outside(folder: Path) -> None:
+    """Make a folder a root of its own: not one under the settings of this project."""
+    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+
+
 def install(folder: Path, target: Path) -> None:
     """Install a distribution into a folder, with what is here and nothing else."""
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
@@ -227,6 +232,7 @@ def test_its_conformance_run_names_the_methods_to_write(
 @pytest.mark.timeout(300)
 def test_the_backend_of_the_authors_page_meets_the_contract(tmp_path: Path) -> None:
     """What a reader of docs/authors types is handed to the kit, all of it."""
+    outside(tmp_path)
     page = (ROOT / "docs" / "authors" / "in-an-hour.md").read_text(encoding="utf-8")
     fences = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     module = "\n".join(fence for fence in fences if "async with (\n" not in fence)
@@ -250,6 +256,7 @@ def test_the_backend_of_the_authors_page_meets_the_contract(tmp_path: Path) -> N
 
 def test_a_report_that_ends_in_md_is_a_table(tmp_path: Path) -> None:
     """Results and capabilities, one row a backend, from any folder."""
+    outside(tmp_path)
     (tmp_path / "test_outside.py").write_text(
         "from oqron_core.testing.contracts import DurablePlaneContract, HotPlaneContract\n\n\n"
         "class TestOutside(HotPlaneContract, DurablePlaneContract):\n"

@@ -503,6 +503,7 @@ class Watched(DurablePlane):
     query = delegate("query")
     count = delegate("count")
     prune = delegate("prune")
+    prunable = delegate("prunable")
     now = delegate("now")
     check = delegate("check")
 

@@ -10,30 +10,13 @@ from typing import Any
 
 import pytest
 
-from oqron_core.planes import Entry, PlaneContext, Put, Scope
+from fix_claimers import claimer
+from oqron_core.planes import Entry, Put, Scope
 from oqron_core.testing.servers import RedisServer
-from oqron_redis import BACKEND, RedisSettings, open_hot
 
 
 IDS = 20_000
 PROCESSES = 8
-
-
-async def _claim_all(url: str, scope: Scope) -> list[str]:
-    context = PlaneContext(scope)
-    async with (
-        BACKEND.connect(RedisSettings(url=url)) as store,
-        open_hot(store, context) as hot,
-    ):
-        mine: list[str] = []
-        while leases := await hot.broker.claim("q", owner="w", lease_for=60.0, limit=37):
-            mine += [lease.id for lease in leases]
-            assert all(await hot.broker.ack(leases))
-        return mine
-
-
-def _worker(url: str, scope: Scope, answers: Any) -> None:
-    answers.put(asyncio.run(_claim_all(url, scope)))
 
 
 def test_many_processes_claim_every_id_once(open_planes: Any, own_redis: RedisServer) -> None:
@@ -48,7 +31,7 @@ def test_many_processes_claim_every_id_once(open_planes: Any, own_redis: RedisSe
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     workers = [
-        context.Process(target=_worker, args=(own_redis.url, scope, answers))
+        context.Process(target=claimer, args=(own_redis.url, scope, answers))
         for _ in range(PROCESSES)
     ]
     for worker in workers:
