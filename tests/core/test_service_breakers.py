@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fix_memory import MemoryMode
 from oqron_core import open_storage
 from oqron_core.models import Backoff
 from oqron_core.services.breakers import BreakerPolicy
@@ -17,18 +18,8 @@ from oqron_core.testing.faults import Faults
 from oqron_memory import MemoryStore
 
 
-class TestBreakersInMemory(ModeBreakersContract):
+class TestBreakersInMemory(MemoryMode, ModeBreakersContract):
     """Several storages share one store, whose clock stands still."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}
 
 
 @pytest.mark.parametrize("state", ["open", "half_open"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fix_memory import MemoryMode
 from oqron_core import MISSING, Storage, open_storage
 from oqron_core.testing.clock import ManualClock, settle
 from oqron_core.testing.contracts.mode_cache import Builder, ModeCacheContract
@@ -16,18 +17,8 @@ from oqron_core.testing.hostile import nested
 from oqron_memory import MemoryStore
 
 
-class TestCacheInMemory(ModeCacheContract):
+class TestCacheInMemory(MemoryMode, ModeCacheContract):
     """Several storages share one store, whose clock stands still."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}
 
 
 def opened(store: MemoryStore, faults: Faults | None = None) -> Any:

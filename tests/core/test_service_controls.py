@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from fix_memory import MemoryMode
 from oqron_core.testing.contracts.mode_controls import ControlsContract
-from oqron_memory import MemoryStore
 
 
-class TestMemoryControls(ControlsContract):
+class TestMemoryControls(MemoryMode, ControlsContract):
     """Several processes are several storages over one store."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}

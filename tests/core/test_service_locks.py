@@ -10,24 +10,15 @@ from typing import Any
 
 import pytest
 
+from fix_memory import MemoryMode
 from oqron_core import LeaseLostError, Storage, open_storage
 from oqron_core.sync import open_sync_storage
 from oqron_core.testing.contracts.mode_locks import ModeLocksContract
 from oqron_memory import MemoryStore
 
 
-class TestLocksInMemory(ModeLocksContract):
+class TestLocksInMemory(MemoryMode, ModeLocksContract):
     """Several storages share one store, whose clock stands still."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}
 
 
 def run(body: Callable[[Storage], Awaitable[None]], **options: Any) -> None:

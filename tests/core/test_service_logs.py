@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from fix_memory import MemoryMode
 from oqron_core.testing.contracts.mode_logs import ModeLogsContract
-from oqron_memory import MemoryStore
 
 
-class TestLogsInMemory(ModeLogsContract):
+class TestLogsInMemory(MemoryMode, ModeLogsContract):
     """Several storages share one store, whose clock stands still."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}

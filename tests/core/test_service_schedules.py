@@ -15,29 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fix_memory import MemoryMode
 from oqron_core.cronspec import CronSpec
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.models.schedule import Schedule
 from oqron_core.protocol.pointers import plan, slot_id
 from oqron_core.testing.contracts.mode_schedules import SchedulesContract
-from oqron_memory import MemoryStore
 
 
 CRONS = Path(__file__).parents[3] / "shared" / "data" / "kubernetes-crons.txt"
 
 
-class TestMemorySchedules(SchedulesContract):
+class TestMemorySchedules(MemoryMode, SchedulesContract):
     """Several processes are several storages over one store."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}
 
     async def test_all_fields_are_on_the_wire_in_camel_case(self) -> None:
         """A dashboard reads the pointer from the record without the library."""

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from fix_memory import MemoryMode
 from oqron_core.testing.contracts.mode_topics import TopicsContract
-from oqron_memory import MemoryStore
 
 
-class TestMemoryTopics(TopicsContract):
+class TestMemoryTopics(MemoryMode, TopicsContract):
     """One in-process store serves both planes."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}

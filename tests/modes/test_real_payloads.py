@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from fix_memory import MemoryMode
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.models import JobSpec
 from oqron_core.testing.contracts.mode import ModeBase
 from oqron_core.testing.hostile import same
-from oqron_memory import MemoryStore
 
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -135,15 +135,5 @@ class PayloadTests(ModeBase):
         assert kept > 80
 
 
-class TestMemoryPayloads(PayloadTests):
+class TestMemoryPayloads(MemoryMode, PayloadTests):
     """In memory mode."""
-
-    mode = "memory"
-    manual_clock = True
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}

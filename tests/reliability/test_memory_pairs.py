@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from fix_memory import MemoryMode
 from oqron_core.exceptions import OqronError
 from oqron_core.storage import Storage
 from oqron_core.testing.contracts.base import fresh_scope
-from oqron_core.testing.contracts.mode import ModeBase
 from oqron_core.testing.crashpoints import (
     SCENARIOS,
     CrashPoint,
@@ -24,7 +24,6 @@ from oqron_core.testing.crashpoints import (
     recover,
 )
 from oqron_core.testing.faults import Call, Faults
-from oqron_memory import MemoryStore
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -51,19 +50,10 @@ def _points(scenario: Scenario, calls: Sequence[Call], ends: Sequence[str]) -> l
     return [CrashPoint(scenario.name, call.name, call.nth, end) for call in calls for end in ends]
 
 
-class TestPairs(ModeBase):
+class TestPairs(MemoryMode):
     """Every pair of points, over one store that survives its storages."""
 
-    mode = "memory"
-    manual_clock = True
     hang_after: ClassVar[float] = 290.0
-    store: MemoryStore | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Give every storage of a test the same store."""
-        if self.store is None:
-            self.store = MemoryStore(clock=self.clock)
-        return {"memory": {"store": self.store}}
 
     def world(self) -> World:
         """Make an empty scope."""
