@@ -116,6 +116,13 @@ def json_option(command: CommandT) -> CommandT:
     return option(command)
 
 
+def page_options(command: CommandT) -> CommandT:
+    """Add ``--limit`` and ``--after``, for a command that shows one page of many."""
+    after = click.option("--after", help="The cursor that the page before ended with.")
+    limit = click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+    return limit(after(command))
+
+
 def run_async(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Run *coroutine* to its end; an interrupt cancels it first."""
     return asyncio.run(coroutine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oqron_core.models import unstructure
+from oqron_core.planes.values import Page
 
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "plain",
     "print_json",
     "print_line",
+    "print_page",
     "print_rich",
     "print_table",
     "seconds_text",
@@ -159,6 +161,32 @@ def print_table(
         least = Measurement.get(wide, wide.options, table).minimum
         wide.width = max(usual, least + _SPARE)
     _print(wide, table)
+
+
+def print_page(
+    page: Page[ItemT],
+    columns: Sequence[Column],
+    row: Callable[[ItemT], Sequence[object]],
+    *,
+    empty: str,
+    as_json: bool,
+) -> None:
+    """
+    Print one page of many, and how to see the next.
+
+    Args:
+        page: The page.
+        columns: The columns of the table for people.
+        row: Gives the cells of an item.
+        empty: What to say on standard error where the page has nothing.
+        as_json: Print ``items``, as they are stored, and ``next``, the cursor.
+    """
+    if as_json:
+        print_json({"items": [wire(item) for item in page], "next": page.next})
+        return
+    print_table(columns, [row(item) for item in page], empty=empty)
+    if page.next is not None:
+        note(f"there are more: --after {page.next}")
 
 
 def wire(model: Any) -> dict[str, Any]:

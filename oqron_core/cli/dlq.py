@@ -12,17 +12,17 @@ from oqron_core.cli._invocation import (
     common_options,
     json_option,
     opened,
+    page_options,
     run_async,
 )
 from oqron_core.cli._output import (
     Column,
-    note,
     print_json,
     print_line,
+    print_page,
     print_table,
     short_time_text,
     tracked,
-    wire,
 )
 from oqron_core.exceptions import ConflictError
 from oqron_core.models import Job
@@ -43,8 +43,7 @@ def dlq() -> None:
 
 @dlq.command(name="list")
 @click.argument("queue", required=False)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="The cursor that the page before ended with.")
+@page_options
 @common_options
 @json_option
 @click.pass_obj
@@ -61,9 +60,6 @@ def list_letters(
             return await storage.dead_letters.query(queue, limit=limit, after=after)
 
     page = run_async(read())
-    if as_json:
-        print_json({"items": [wire(job) for job in page], "next": page.next})
-        return
     columns = [
         Column("id", style="cyan", whole=True),
         Column("tries", right=True),
@@ -71,13 +67,19 @@ def list_letters(
         Column("reason", style="red"),
         Column("last error"),
     ]
-    rows = [
-        (job.id, job.attempt_made, short_time_text(job.dead_at), job.reason, job.error)
-        for job in page
-    ]
-    print_table(columns, rows, empty=f"the queue {queue!r} has no dead letter")
-    if page.next is not None:
-        note(f"there are more: --after {page.next}")
+    print_page(
+        page,
+        columns,
+        lambda job: (
+            job.id,
+            job.attempt_made,
+            short_time_text(job.dead_at),
+            job.reason,
+            job.error,
+        ),
+        empty=f"the queue {queue!r} has no dead letter",
+        as_json=as_json,
+    )
 
 
 def _list_queues(invocation: Invocation, *, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from oqron_core.cli._invocation import (
     common_options,
     json_option,
     opened,
+    page_options,
     run_async,
 )
 from oqron_core.cli._output import (
@@ -22,6 +23,7 @@ from oqron_core.cli._output import (
     note,
     print_json,
     print_line,
+    print_page,
     print_table,
     short_time_text,
     wire,
@@ -155,8 +157,7 @@ async def _add_lines(
 @jobs.command(name="list")
 @click.argument("queue")
 @click.option("--status", type=click.Choice([status.value for status in JobStatus]))
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="The cursor that the page before ended with.")
+@page_options
 @common_options
 @json_option
 @click.pass_obj
@@ -176,12 +177,7 @@ def list_jobs(
             return await storage.jobs.query(queue, status=status, limit=limit, after=after)
 
     page = run_async(read())
-    if as_json:
-        print_json({"items": [wire(job) for job in page], "next": page.next})
-        return
-    print_table(_COLUMNS, [_row(job) for job in page], empty=f"the queue {queue!r} has no such job")
-    if page.next is not None:
-        note(f"there are more: --after {page.next}")
+    print_page(page, _COLUMNS, _row, empty=f"the queue {queue!r} has no such job", as_json=as_json)
 
 
 _ALWAYS = frozenset({"waiting", "delayed", "active", "completed"})

@@ -12,15 +12,15 @@ from oqron_core.cli._invocation import (
     common_options,
     json_option,
     opened,
+    page_options,
     run_async,
 )
 from oqron_core.cli._output import (
     Column,
-    note,
     print_json,
+    print_page,
     print_table,
     short_time_text,
-    wire,
 )
 from oqron_core.models import LogEntry
 from oqron_core.planes.values import Page
@@ -59,8 +59,7 @@ def list_modules(invocation: Invocation, *, as_json: bool) -> None:
 @click.argument("module")
 @click.option("--level", type=click.Choice(LEVELS), help="Only this level and those above it.")
 @click.option("--since", help="Only lines since then: 15m, 2024-05-01T12:00, milliseconds.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="The cursor that the page before ended with.")
+@page_options
 @common_options
 @json_option
 @click.pass_obj
@@ -84,19 +83,19 @@ def show(
             )
 
     page = run_async(read())
-    if as_json:
-        print_json({"items": [wire(line) for line in page], "next": page.next})
-        return
     columns = [
         Column("time", whole=True),
         Column("level", style="cyan", whole=True),
         Column("text"),
         Column("fields", style="dim"),
     ]
-    rows = [(short_time_text(one.ts), one.level, one.msg, _fields(one)) for one in page]
-    print_table(columns, rows, empty=f"the module {module!r} has no such line")
-    if page.next is not None:
-        note(f"there are more: --after {page.next}")
+    print_page(
+        page,
+        columns,
+        lambda one: (short_time_text(one.ts), one.level, one.msg, _fields(one)),
+        empty=f"the module {module!r} has no such line",
+        as_json=as_json,
+    )
 
 
 def _fields(entry: LogEntry) -> str:

@@ -12,9 +12,10 @@ from oqron_core.cli._invocation import (
     common_options,
     json_option,
     opened,
+    page_options,
     run_async,
 )
-from oqron_core.cli._output import note, print_json, print_table, wire
+from oqron_core.cli._output import print_json, print_page, wire
 from oqron_core.cli._show import RUN_COLUMNS, run_row, show_run
 from oqron_core.models import Run, RunStatus
 from oqron_core.planes.values import Page
@@ -35,8 +36,7 @@ def runs() -> None:
 @click.option("--module", help="Only runs of this module: queue, cron, topic, …")
 @click.option("--job", "job_id", help="Only runs of this job.")
 @click.option("--since", help="Only runs since then: 15m, 2024-05-01T12:00, milliseconds.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="The cursor that the page before ended with.")
+@page_options
 @common_options
 @json_option
 @click.pass_obj
@@ -51,12 +51,7 @@ def list_runs(
             return await storage.runs.query(since=instant, **wanted)
 
     page = run_async(read())
-    if as_json:
-        print_json({"items": [wire(run) for run in page], "next": page.next})
-        return
-    print_table(RUN_COLUMNS, [run_row(run) for run in page], empty="there is no such run")
-    if page.next is not None:
-        note(f"there are more: --after {page.next}")
+    print_page(page, RUN_COLUMNS, run_row, empty="there is no such run", as_json=as_json)
 
 
 @runs.command()

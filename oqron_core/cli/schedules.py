@@ -13,15 +13,16 @@ from oqron_core.cli._invocation import (
     common_options,
     json_option,
     opened,
+    page_options,
     run_async,
 )
 from oqron_core.cli._output import (
     Column,
     make_table,
-    note,
     plain,
     print_json,
     print_line,
+    print_page,
     print_rich,
     print_table,
     time_text,
@@ -66,8 +67,7 @@ def schedules() -> None:
 @click.option(
     "--paused/--not-paused", "paused", default=None, help="Only what is, or is not, paused."
 )
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="The cursor that the page before ended with.")
+@page_options
 @common_options
 @json_option
 @click.pass_obj
@@ -88,12 +88,7 @@ def list_schedules(
             return await _page(storage, kinds, paused, limit, cursor)
 
     page = run_async(read())
-    if as_json:
-        print_json({"items": [wire(one) for one in page], "next": page.next})
-        return
-    print_table(_COLUMNS, [_row(one) for one in page], empty="there is no such schedule")
-    if page.next is not None:
-        note(f"there are more: --after {page.next}")
+    print_page(page, _COLUMNS, _row, empty="there is no such schedule", as_json=as_json)
 
 
 def _place(kind: str | None, after: str | None) -> tuple[list[str], str | None]:

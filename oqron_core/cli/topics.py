@@ -15,6 +15,7 @@ from oqron_core.cli._invocation import (
     common_options,
     json_option,
     opened,
+    page_options,
     run_async,
 )
 from oqron_core.cli._output import (
@@ -23,6 +24,7 @@ from oqron_core.cli._output import (
     plain,
     print_json,
     print_line,
+    print_page,
     print_table,
     short_time_text,
     wire,
@@ -186,8 +188,7 @@ async def _require(storage: Storage, topic: str, group: str) -> str:
 
 @topics.command()
 @click.argument("topic")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="The cursor that the page before ended with.")
+@page_options
 @common_options
 @json_option
 @click.pass_obj
@@ -201,22 +202,24 @@ def read(
             return await storage.topics.read(topic, limit=limit, after=after)
 
     page = run_async(look())
-    if as_json:
-        print_json({"items": [wire(message) for message in page], "next": page.next})
-        return
     columns = [
         Column("id", style="cyan", whole=True),
         Column("published", whole=True),
         Column("key"),
         Column("message"),
     ]
-    rows = [
-        (one.id, short_time_text(one.published_at), one.key, plain(one.message, limit=_TEXT))
-        for one in page
-    ]
-    print_table(columns, rows, empty=f"the log of the topic {topic!r} is empty")
-    if page.next is not None:
-        note(f"there are more: --after {page.next}")
+    print_page(
+        page,
+        columns,
+        lambda one: (
+            one.id,
+            short_time_text(one.published_at),
+            one.key,
+            plain(one.message, limit=_TEXT),
+        ),
+        empty=f"the log of the topic {topic!r} is empty",
+        as_json=as_json,
+    )
 
 
 # --- steer -----------------------------------------------------------------------
