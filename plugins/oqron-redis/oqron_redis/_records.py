@@ -10,7 +10,7 @@ import attrs
 import orjson
 
 from oqron_core.exceptions import CorruptRecordError, InvalidValueError
-from oqron_core.planes import MISSING, Json, Record, canonical, encode
+from oqron_core.planes import INT_MAX, INT_MIN, MISSING, Json, Record, canonical, encode
 from oqron_core.taxonomy import RecordKind
 
 
@@ -47,8 +47,6 @@ _EMPTY: Final[Mapping[type, bytes]] = {list: b"[]", dict: b"{}"}
 _NULL: Final = b"null"
 _BOOLS: Final = {True: b"true", False: b"false"}
 _NUL: Final = b"\\u0000"
-_INT_MIN: Final = -(2**63)
-_INT_MAX: Final = 2**63 - 1
 
 _dumps: Final = orjson.dumps
 
@@ -154,7 +152,7 @@ def texts_of(fields: Mapping[str, Any], path: str, limit: int) -> list[bytes]:
             if _NUL in text or len(text) > limit:
                 encode(value, f"{path}.{name}", max_bytes=limit)
             add(text)
-        elif kind is int and _INT_MIN <= value <= _INT_MAX:
+        elif kind is int and INT_MIN <= value <= INT_MAX:
             add(b"%d" % value)
         elif kind is Json:
             text = value.data

@@ -1,8 +1,14 @@
-"""The Lua scripts, one file per atomic step."""
+"""
+The Lua scripts, one file per atomic step.
+
+What several steps share stands in a file whose name begins with ``_``; a script takes
+it in where a line of it says ``-- needs: _name``.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 
 from functools import cache
 from importlib.resources import files
@@ -10,6 +16,12 @@ from typing import Final, final
 
 
 __all__ = ["NAMES", "Script", "script"]
+
+_NEEDS: Final = re.compile(rb"^-- needs: (_\w+)$", re.MULTILINE)
+
+
+def _read(name: str) -> bytes:
+    return (files("oqron_redis") / "lua" / f"{name}.lua").read_bytes()
 
 
 @final
@@ -19,7 +31,7 @@ class Script:
 
     Attributes:
         name: The file, without its ending.
-        source: The text.
+        source: The text, with what it needs.
         sha: Its SHA-1, by which the server knows it.
     """
 
@@ -27,7 +39,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.source = (files("oqron_redis") / "lua" / f"{name}.lua").read_bytes()
+        self.source = _NEEDS.sub(lambda need: _read(need[1].decode()), _read(name))
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
     def __repr__(self) -> str:
@@ -38,7 +50,7 @@ NAMES: Final = tuple(
     sorted(
         entry.name.removesuffix(".lua")
         for entry in (files("oqron_redis") / "lua").iterdir()
-        if entry.name.endswith(".lua")
+        if entry.name.endswith(".lua") and not entry.name.startswith("_")
     )
 )
 

@@ -7,8 +7,7 @@
 --       its meta, and the texts of its guards ('' for absent)
 -- Answer: how many were deleted
 
-local META = '\0'
-local ABSENT, ODD = '\1', '\2'
+-- needs: _index
 local position = 0
 local function take()
   position = position + 1
@@ -33,23 +32,6 @@ local guards = {}
 for i = 1, tonumber(take()) do
   guards[i] = take()
   fields[#fields + 1] = guards[i]
-end
-
-local function equal_part(text)
-  if not text then return ABSENT end
-  local first = string.byte(text)
-  if first == 91 or first == 123 or #text > 256 then return ODD end
-  return text
-end
-
-local function time_part(text)
-  if not text or text == 'null' then return '~' end
-  local first = string.byte(text)
-  if first == 91 or first == 123 then return '~' end
-  if #text <= 15 and string.find(text, '^%d+$') then
-    return string.format('%016.0f', 9007199254740991 - tonumber(text))
-  end
-  return '!'
 end
 
 local expiry, registry = KEYS[records + 1], KEYS[records + 2]

@@ -16,8 +16,7 @@
 --       0 (not applied, no record), or {applied, meta or nil, fields}; for an
 --       atomic batch that does not hold: -1 and the position of the offender
 
-local META = '\0'
-local ABSENT, ODD = '\1', '\2'
+-- needs: _index
 local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -74,25 +73,6 @@ do
     end
     namespaces[n] = space
   end
-end
-
-local function equal_part(text)
-  if not text then return ABSENT end
-  local first = string.byte(text)
-  if first == 91 or first == 123 or #text > 256 then return ODD end
-  return text
-end
-
--- Later instants sort first, then what has no instant; '!' marks what no index of
--- text can order.
-local function time_part(text)
-  if not text or text == 'null' then return '~' end
-  local first = string.byte(text)
-  if first == 91 or first == 123 then return '~' end
-  if #text <= 15 and string.find(text, '^%d+$') then
-    return string.format('%016.0f', 9007199254740991 - tonumber(text))
-  end
-  return '!'
 end
 
 -- Index changes are gathered and made once, at the end: a record that moves twice

@@ -1,0 +1,24 @@
+-- How records stand in an index: the member's parts, before the id, with NUL between.
+-- What writes records and what erases them must find the same member.
+
+local META = '\0'
+local ABSENT, ODD = '\1', '\2'
+
+local function equal_part(text)
+  if not text then return ABSENT end
+  local first = string.byte(text)
+  if first == 91 or first == 123 or #text > 256 then return ODD end
+  return text
+end
+
+-- Later instants sort first, then what has no instant; '!' marks what no index of
+-- text can order.
+local function time_part(text)
+  if not text or text == 'null' then return '~' end
+  local first = string.byte(text)
+  if first == 91 or first == 123 then return '~' end
+  if #text <= 15 and string.find(text, '^%d+$') then
+    return string.format('%016.0f', 9007199254740991 - tonumber(text))
+  end
+  return '!'
+end
