@@ -9,6 +9,8 @@ from __future__ import annotations
 from oqron_core._clock import Clock, SystemClock
 from oqron_core._codec import (
     DEFAULT_MAX_VALUE_BYTES,
+    INT_MAX,
+    INT_MIN,
     MAX_DEPTH,
     Json,
     canonical,
@@ -42,6 +44,7 @@ from oqron_core.planes.checks import (
 from oqron_core.planes.cursor import LAST, Rank, decode_cursor, encode_cursor, rank
 from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
 from oqron_core.planes.hot import Broker, Cache, Counters, HotPlane, LiveRuns, Locks, Signals
+from oqron_core.planes.limiting import LimitOutcome, LimitState, check_take, decide_limit
 from oqron_core.planes.limits import (
     Decision,
     FixedWindow,
@@ -79,6 +82,8 @@ from oqron_core.planes.values import (
 __all__ = [
     "CONTRACT_VERSION",
     "DEFAULT_MAX_VALUE_BYTES",
+    "INT_MAX",
+    "INT_MIN",
     "KEEP",
     "LAST",
     "MAX_DEPTH",
@@ -103,6 +108,8 @@ __all__ = [
     "Json",
     "Keep",
     "Lease",
+    "LimitOutcome",
+    "LimitState",
     "LiveChange",
     "LiveRuns",
     "Locks",
@@ -137,7 +144,9 @@ __all__ = [
     "check_namespace",
     "check_order",
     "check_priority",
+    "check_take",
     "check_value",
+    "decide_limit",
     "decode",
     "decode_cursor",
     "decode_fields",

@@ -236,6 +236,12 @@ class CountersContract(Contract):
 
         assert 19 == (await self.counters.take("k", limit)).remaining
 
+    @pytest.mark.parametrize("limit", [None, 20, "20/m", object()], ids=lambda v: type(v).__name__)
+    async def test_a_limit_of_no_known_type_is_refused(self, limit: Any) -> None:
+        """By name, whatever else it can do."""
+        with pytest.raises(InvalidValueError, match="limit"):
+            await self.counters.take("k", limit)
+
     @pytest.mark.parametrize("limit", LIMITS, ids=_kind)
     async def test_reset_makes_a_limit_whole(self, limit: RateLimit) -> None:
         """And says whether there was anything."""

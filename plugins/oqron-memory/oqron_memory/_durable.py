@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from oqron_core.exceptions import ConflictError, InvalidValueError, UnavailableError
 from oqron_core.planes import (
+    INT_MAX,
+    INT_MIN,
     KEEP,
     MISSING,
     Capabilities,
@@ -49,8 +51,6 @@ from oqron_memory._wake import Gate
 __all__ = ["MemoryDurablePlane", "capabilities", "health"]
 
 _STEP: Final = 1000
-_INT_MIN: Final = -(2**63)
-_INT_MAX: Final = 2**63 - 1
 _SURE: Final = frozenset({bool, type(None), Json, Missing})
 """Types of guards that need no check to be compared."""
 
@@ -502,7 +502,7 @@ def _check_guards(expect: Mapping[str, Any]) -> Mapping[str, Any]:
             if want.isascii() and "\0" not in want:
                 continue
         elif kind is int:
-            if _INT_MIN <= want <= _INT_MAX:
+            if INT_MIN <= want <= INT_MAX:
                 continue
         elif kind in _SURE:
             continue
@@ -564,7 +564,7 @@ def _increment(fields: dict[str, Any], increment: Mapping[str, int]) -> bool:
         if type(have) is not int:
             return False
         total = have + by
-        if not _INT_MIN <= total <= _INT_MAX:
+        if not INT_MIN <= total <= INT_MAX:
             return False
         fields[name] = total
     return True

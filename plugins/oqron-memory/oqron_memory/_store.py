@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oqron_core.exceptions import ClosedError, InvalidValueError, UnavailableError
-from oqron_core.planes import Clock, Json, Scope, SystemClock
+from oqron_core.planes import Clock, Json, LimitState, Scope, SystemClock
 from oqron_memory._queue import Queue
 from oqron_memory._records import Records
 from oqron_memory._timed import Kept, TimedHeap, TimedMap
@@ -22,7 +22,7 @@ __all__ = [
     "CacheEntry",
     "Counter",
     "Held",
-    "LimitState",
+    "KeptLimit",
     "LiveRun",
     "MemoryStore",
     "ScopeState",
@@ -58,16 +58,14 @@ class Counter(Kept):
         self.value = value
 
 
-class LimitState(Kept):
-    """What a rate limit remembers of a key: up to three integers."""
+class KeptLimit(Kept):
+    """What a rate limit remembers of a key."""
 
-    __slots__ = ("first", "second", "third")
+    __slots__ = ("numbers",)
 
-    def __init__(self, first: int, second: int, third: int) -> None:
+    def __init__(self, numbers: LimitState) -> None:
         super().__init__()
-        self.first = first
-        self.second = second
-        self.third = third
+        self.numbers = numbers
 
 
 class CacheEntry(Kept):
@@ -113,7 +111,7 @@ class ScopeState:
         self.waiters: dict[str, set[Waker]] = {}
         self.locks: TimedMap[Held] = TimedMap(heap)
         self.counters: TimedMap[Counter] = TimedMap(heap)
-        self.limits: TimedMap[LimitState] = TimedMap(heap)
+        self.limits: TimedMap[KeptLimit] = TimedMap(heap)
         self.cache: TimedMap[CacheEntry] = TimedMap(heap)
         # In the order of merging, so that neither end is ever searched for.
         self.live: OrderedDict[str, LiveRun] = OrderedDict()

@@ -7,6 +7,8 @@ from typing import Any, Final, final
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import (
+    INT_MAX,
+    INT_MIN,
     MISSING,
     Cache,
     Counters,
@@ -20,8 +22,8 @@ from oqron_core.planes import (
     TokenBucket,
     check_key,
     check_keys,
-    check_limit,
     check_name,
+    check_take,
     decode,
     encode,
     lease_ms,
@@ -34,9 +36,6 @@ __all__ = ["RedisCache", "RedisCounters", "RedisLocks"]
 
 _TOKEN_TTL_MS: Final = 86_400_000
 """How long a lock's token counter outlives its last use; a lost one goes on from the clock."""
-
-_INT_MIN: Final = -(2**63)
-_INT_MAX: Final = 2**63 - 1
 
 
 @final
@@ -92,7 +91,7 @@ class RedisCounters(Counters):
 
     async def increment(self, key: str, *, by: int = 1, expires_in: float | None = None) -> int:
         check_key(key)
-        if type(by) is not int or not _INT_MIN <= by <= _INT_MAX:
+        if type(by) is not int or not INT_MIN <= by <= INT_MAX:
             raise InvalidValueError("by", "must be an int of at most 64 bits")
         ttl = ttl_ms(expires_in, "expires_in")
         place = self._session.keys.counter(key, b"sum")
@@ -116,11 +115,7 @@ class RedisCounters(Counters):
 
     async def take(self, key: str, limit: RateLimit, *, cost: int = 1) -> Decision:
         check_key(key)
-        check_limit(cost, "cost")
-        most = limit.capacity if isinstance(limit, TokenBucket) else limit.limit
-        if cost > most:
-            reason = f"is {cost}, and the limit can never allow more than {most}"
-            raise InvalidValueError("cost", reason)
+        check_take(limit, cost)
         per = max(1, round(limit.per * 1000))
         name, kind = _ALGORITHMS[type(limit)]
         place = self._session.keys.counter(key, kind)

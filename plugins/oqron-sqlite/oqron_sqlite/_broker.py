@@ -11,6 +11,7 @@ import orjson
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import (
+    INT_MAX,
     Broker,
     Counts,
     Entry,
@@ -39,7 +40,6 @@ _STEP: Final = 2000
 """How many ids one transaction publishes."""
 _LOOK_AGAIN: Final = 60.0
 """Seconds after which a waiter looks in any case: the wall clock may have been set."""
-_INT_MAX: Final = 2**63 - 1
 
 _KNOWN: Final = """
 SELECT e.id, e.leased, e.at FROM json_each(:ids) AS j CROSS JOIN oqron_hot_entries AS e
@@ -304,7 +304,7 @@ class SqliteBroker(Broker):
             (lease.queue, lease.id, lease.token)
             # A token of more than 64 bits was never given.
             for lease in leases
-            if 0 <= lease.token <= _INT_MAX
+            if 0 <= lease.token <= INT_MAX
         ]
         asked = orjson.dumps(named).decode()
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from oqron_core.planes import Lease, Locks, check_key, check_name, lease_ms
+from oqron_core.planes import INT_MAX, Lease, Locks, check_key, check_name, lease_ms
 from oqron_sqlite._facet import Place, tickets
 from oqron_sqlite._lane import Transaction
 
 
 __all__ = ["SqliteLocks"]
 
-_INT_MAX: Final = 2**63 - 1
 _TAKE: Final = """
 INSERT INTO oqron_hot_locks VALUES (:scope, :key, :owner, :token, :at)
 ON CONFLICT (scope, key) DO UPDATE
@@ -61,7 +60,7 @@ class SqliteLocks(Locks):
 
     async def _settle(self, statement: str, lease: Lease, lasts: int) -> bool:
         # A lease of a queue holds no lock.
-        if lease.queue or not 0 <= lease.token <= _INT_MAX:
+        if lease.queue or not 0 <= lease.token <= INT_MAX:
             return False
         params: dict[str, Any] = {"scope": self._place.number, "key": lease.id}
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from oqron_core.exceptions import CorruptRecordError
 from oqron_core.planes import (
+    INT_MAX,
+    INT_MIN,
     MISSING,
     Json,
     Record,
@@ -19,8 +21,6 @@ from oqron_core.planes import (
 
 __all__ = ["Row", "append", "holds", "increment"]
 
-_INT_MIN: Final = -(2**63)
-_INT_MAX: Final = 2**63 - 1
 _SAME: Final = frozenset({str, int, bool, type(None)})
 _CONTAINERS: Final = frozenset({list, dict})
 
@@ -140,7 +140,7 @@ def increment(fields: dict[str, Any], by: Mapping[str, int]) -> bool:
         if type(have) is not int:
             return False
         total = have + amount
-        if not _INT_MIN <= total <= _INT_MAX:
+        if not INT_MIN <= total <= INT_MAX:
             return False
         fields[name] = total
     return True
