@@ -50,6 +50,13 @@ def test_no_lock_file_is_committed() -> None:
     assert set() == {path.name for path in listed()} & LOCKS
 
 
+def test_no_database_is_committed() -> None:
+    """What the demo keeps, or a server in the tests writes, is nobody else's."""
+    kept = {".db", ".db-shm", ".db-wal", ".rdb", ".sqlite", ".sqlite3"}
+
+    assert [] == [str(path) for path in listed() if path.suffix in kept]
+
+
 def commands_of_readme() -> list[str]:
     """Give the shell lines of the README, in order."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
