@@ -249,7 +249,7 @@ def test_very_wide_records_and_large_batches_are_split(
             assert await durable.count(Query(namespace="m")) == 10_000
             with pytest.raises(InvalidValueError):
                 await durable.write([*many, Insert("m", "x", {})], atomic=True)
-            over = [Insert("o", str(n), {f"f{k}": k for k in range(150)}) for n in range(9000)]
+            over = [Insert("o", str(n), {f"f{k}": k + n for k in range(150)}) for n in range(9000)]
             with pytest.raises(InvalidValueError, match="atomic step"):
                 await durable.write(over, atomic=True)
             assert await durable.count(Query(namespace="o")) == 0

@@ -138,16 +138,18 @@ class RedisDurablePlane(DurablePlane):
         batches = [
             Batch(self._encoder, step, wanted) for step in ([items] if atomic else _steps(items))
         ]
-        # All are encoded before any is sent, so a refusal comes before any write.
-        calls = [batch.call(nothing, atomic=atomic) for batch in batches]
+        if len(batches) == 1:
+            keys, arguments = batches[0].call(nothing, atomic=atomic)
+            answer = await self._session.run("write", keys, arguments)
+            if atomic and answer[0] == b"-1":
+                raise _conflict(items, int(answer[1]))
+            return batches[0].results(answer)
+        # All are built before any is sent, so a refusal comes before any write.
+        calls = [batch.call(nothing, atomic=False) for batch in batches]
         # A script that the server has forgotten is sent once more, behind others: steps
         # that touch one record wait for each other.
-        repeats = len(calls) > 1 and len({item.key for item in items}) < len(items)
+        repeats = len({item.key for item in items}) < len(items)
         answers = await self._session.run_all("write", calls, at_once=1 if repeats else 8)
-        if atomic and answers[0][0] == b"-1":
-            raise _conflict(items, int(answers[0][1]))
-        if len(batches) == 1:
-            return batches[0].results(answers[0])
         return [
             result
             for batch, answer in zip(batches, answers, strict=True)

@@ -17,10 +17,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, final
 
-import hiredis
-
 from oqron_core.exceptions import ClosedError, OqronError, UnavailableError
 from oqron_redis._errors import is_stale_primary, translate
+from oqron_redis._packing import packed
 from oqron_redis._scripts import Script
 from redis import exceptions as driver
 
@@ -239,9 +238,7 @@ class Lane:
         self._pending[:0] = self._untold
 
     async def _send(self, connection: Any, calls: Sequence[_Call]) -> None:
-        # The parts of redis-py that pack are written in Python; this is not.
-        pack: Any = hiredis.pack_command
-        data = [pack(call.arguments) for call in calls]
+        data = [packed(call.arguments) for call in calls]
         await connection.send_packed_command(data, check_health=False)
 
     async def _receive(self, connection: Any, call: _Call) -> None:

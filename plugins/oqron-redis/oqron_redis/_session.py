@@ -122,9 +122,17 @@ class Session:
         """
         answers: list[Any] = []
         for wave in chunks(calls, at_once):
-            answers += await self.gather(
-                [self.run(name, keys, arguments, again=again) for keys, arguments in wave]
-            )
+            futures: list[asyncio.Future[Any]] = []
+            try:
+                for keys, arguments in wave:
+                    futures.append(self.run(name, keys, arguments, again=again))
+                    # It is on its way, and the server at work, while the next is packed.
+                    await asyncio.sleep(0)
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
+            answers += await self.gather(futures)
         return answers
 
     async def now(self) -> int:

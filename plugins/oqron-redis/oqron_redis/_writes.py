@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import InvalidValueError
@@ -35,6 +36,7 @@ Returning: TypeAlias = tuple[str, ...] | None
 
 _MAX_ARGUMENTS: Final = 1_000_000
 _CONTAINERS: Final = (b"[", b"{")
+_WORTH_SHARING: Final = 3
 _NO_FIELDS: Final = Fields({}, "")
 
 
@@ -172,6 +174,27 @@ class Encoder:
         return texts_of(expect, "expect", self._limit)
 
 
+def _columns(rows: Sequence[Sequence[bytes]]) -> Iterable[bytes | int]:
+    """
+    Give the values of a group: what all writes share once, then the others by write.
+
+    Most of what a batch writes is the same in each of its records, and each word costs
+    on the way, in Redis and in the script.
+    """
+    count = len(rows)
+    if count < _WORTH_SHARING:
+        return (0, *chain.from_iterable(rows))
+    columns = [*zip(*rows, strict=True)]
+    shared: list[bytes | int] = []
+    varying = []
+    for place, column in enumerate(columns, 1):
+        if column.count(column[0]) == count:
+            shared += (place, column[0])
+        else:
+            varying.append(column)
+    return chain((len(shared) // 2,), shared, chain.from_iterable(zip(*varying, strict=True)))
+
+
 @final
 class Batch:
     """
@@ -211,8 +234,7 @@ class Batch:
             for names in group[2:]:
                 groups.append(len(names))
                 groups += names
-            for item in items[start:stop]:
-                groups += item.arguments
+            groups += _columns([item.arguments for item in items[start:stop]])
             start = stop
         keys = [item.key for item in items]
         keys.append(nothing)

@@ -11,7 +11,8 @@
 --       how many namespaces, and of each: length of what stands before the id in
 --       a record key, name, how many indexes, and of each index the field that
 --       must be equal and the field of the time (or '');
---       then groups: verb, namespace, count, lists of names, and per write its values
+--       then groups: verb, namespace, count, lists of names, the values that all its
+--       writes share, and per write the others
 -- Answer: now, then per write 1 (applied, as sent), 2 (applied, no record),
 --       0 (not applied, no record), or {applied, meta or nil, fields}; for an
 --       atomic batch that does not hold: -1 and the position of the offender
@@ -34,6 +35,26 @@ local function take_list()
   return list
 end
 
+-- The values of a group stand in columns. What all its writes share comes once: how
+-- many columns that are, and of each its place and its value.
+local function take_shared(width)
+  local row, varying = {}, {}
+  for i = 1, tonumber(take()) do
+    local column = tonumber(take())
+    row[column] = take()
+  end
+  for column = 1, width do
+    if not row[column] then varying[#varying + 1] = column end
+  end
+  return row, varying
+end
+
+-- Take what differs in the next write.
+local function take_row(row, varying)
+  for i = 1, #varying do row[varying[i]] = ARGV[position + i] end
+  position = position + #varying
+end
+
 local atomic = take() == '1'
 local wanted = tonumber(take())
 local returning = {META}
@@ -52,7 +73,7 @@ do
   for n = 1, tonumber(take()) do
     local space = {
       prefix = tonumber(take()), name = take(), expiry = KEYS[k], registry = KEYS[k + 1],
-      defs = {}, fields = {}, places = {}, pending = {}, expiries = {}, touched = false,
+      defs = {}, fields = {}, places = {}, pending = {}, order = {}, expiries = {}, touched = false,
     }
     k = k + 2
     for d = 1, tonumber(take()) do
@@ -69,6 +90,7 @@ do
       end
       space.defs[d] = def
       space.pending[d] = {}
+      space.order[d] = {}
       k = k + 1
     end
     namespaces[n] = space
@@ -79,23 +101,34 @@ end
 -- in a batch costs one move, and a batch that fails leaves no trace.
 local function note(space, id, texts, present)
   space.touched = true
-  local defs, pending = space.defs, space.pending
-  for d = 1, #defs do
-    local def, member = defs[d], id
-    if def.time then member = time_part(texts[def.time]) .. META .. member end
+  local place, timed
+  for d, def in ipairs(space.defs) do
+    local member = id
+    if def.time then
+      if def.time ~= place then
+        place = def.time
+        timed = time_part(texts[place]) .. META .. id
+      end
+      member = timed
+    end
     if def.eq then member = equal_part(texts[def.eq]) .. META .. member end
-    pending[d][member] = present
+    local pending = space.pending[d]
+    if pending[member] == nil then
+      local order = space.order[d]
+      order[#order + 1] = member
+    end
+    pending[member] = present
   end
 end
 
-local function flush(key, members)
+local function flush(key, pending, order)
   local added, removed = {}, {}
-  for member, present in pairs(members) do
-    if present then
+  for i = 1, #order do
+    if pending[order[i]] then
       added[#added + 1] = 0
-      added[#added + 1] = member
+      added[#added + 1] = order[i]
     else
-      removed[#removed + 1] = member
+      removed[#removed + 1] = order[i]
     end
   end
   for i = 1, #removed, 4000 do
@@ -107,12 +140,17 @@ local function flush(key, members)
 end
 
 local function flush_expiries(space)
+  local added = {}
   for id, expires in pairs(space.expiries) do
     if expires then
-      call('ZADD', space.expiry, expires, id)
+      added[#added + 1] = expires
+      added[#added + 1] = id
     else
       call('ZREM', space.expiry, id)
     end
+  end
+  for i = 1, #added, 4000 do
+    call('ZADD', space.expiry, unpack(added, i, math.min(i + 3999, #added)))
   end
 end
 
@@ -120,7 +158,7 @@ local function finish()
   for n = 1, #namespaces do
     local space = namespaces[n]
     if space.touched then
-      for d = 1, #space.defs do flush(space.defs[d].key, space.pending[d]) end
+      for d = 1, #space.defs do flush(space.defs[d].key, space.pending[d], space.order[d]) end
       if call('EXISTS', space.defs[1].key) == 1 then
         call('ZADD', space.registry, 0, space.name)
       else
@@ -188,11 +226,11 @@ local function read(key, space, more)
   return found[1], texts, rest
 end
 
--- Whether fields are as the texts from `base` on expect. An empty text, which no
--- JSON has, expects that the field is absent.
-local function holds(count, base, found, offset)
+-- Whether fields are as the texts of a row from `base` on expect. An empty text, which
+-- no JSON has, expects that the field is absent.
+local function holds(row, count, base, found, offset)
   for i = 1, count do
-    local text = ARGV[base + i]
+    local text = row[base + i]
     if text == '' then
       if found[offset + i] then return false end
     elseif found[offset + i] ~= text then
@@ -207,21 +245,29 @@ local failed = nil
 local function whole_group(verb, space, count, first, answer)
   local names = take_list()
   local width = #names
+  local row, varying = take_shared(width + 1)
   local buffer = {META, META}
-  for i = 1, width do buffer[2 * i + 1] = names[i] end
+  for i = 1, width do
+    buffer[2 * i + 1] = names[i]
+    buffer[2 * i + 2] = row[i + 1] or ''
+  end
   local places = {}
   for i = 1, width do
     local place = space.places[names[i]]
-    if place then places[place] = i end
+    if place then places[place] = i + 1 end
   end
   for w = first, first + count - 1 do
     local key = KEYS[w]
     local id = string.sub(key, space.prefix + 1)
-    local expires = take()
-    local meta, texts = call('HGET', key, META), nil
+    take_row(row, varying)
+    for v = 1, #varying do
+      local column = varying[v]
+      if column > 1 then buffer[2 * column] = row[column] end
+    end
+    local expires = row[1]
+    local meta = call('HGET', key, META)
     local here = alive(meta)
     if verb == 'I' and here then
-      position = position + width
       answer[w + 1] = report(0, key, meta)
       if atomic then failed = w return end
     else
@@ -236,7 +282,6 @@ local function whole_group(verb, space, count, first, answer)
       end
       local stamp = with_expiry(here and meta or now_text, expires)
       buffer[2] = stamp
-      for i = 1, width do buffer[2 * i + 2] = ARGV[position + i] end
       if width < 2000 then
         call('HSET', key, unpack(buffer))
       else
@@ -244,11 +289,10 @@ local function whole_group(verb, space, count, first, answer)
           call('HSET', key, unpack(buffer, i, math.min(i + 3999, #buffer)))
         end
       end
-      texts = {}
-      for place, i in pairs(places) do texts[place] = ARGV[position + i] end
+      local texts = {}
+      for place, column in pairs(places) do texts[place] = row[column] end
       note(space, id, texts, true)
       if expires ~= '' then space.expiries[id] = expires end
-      position = position + width
       if here then
         answer[w + 1] = report(1, key, stamp)
       else
@@ -267,11 +311,27 @@ local function touches(space, lists)
   return false
 end
 
+-- The sums of small integers, which a number of Lua holds exactly, as texts to set;
+-- nil where one is no integer at all, and none where Redis has to add.
+local function sums(raise, row, base, old, from)
+  local found = {}
+  for i = 1, #raise do
+    local text, by = old[from + i] or '0', row[base + i]
+    if not string.find(text, '^-?%d+$') then return nil end
+    if found and #text <= 15 and #by <= 15 then
+      found[i] = string.format('%.0f', tonumber(text) + tonumber(by))
+    else
+      found = false
+    end
+  end
+  return found
+end
+
 -- Add to integer fields; whether all could be added to. HINCRBY knows best what
 -- leaves 64 bits, so what it did before it refused is taken back.
-local function raise_all(key, raise, old, from, base)
+local function raise_all(key, raise, row, base, old, from)
   for i = 1, #raise do
-    local reply = redis.pcall('HINCRBY', key, raise[i], ARGV[base + i])
+    local reply = redis.pcall('HINCRBY', key, raise[i], row[base + i])
     if type(reply) == 'table' and reply.err then
       if not string.find(reply.err, 'overflow', 1, true)
         and not string.find(reply.err, 'integer', 1, true) then
@@ -310,62 +370,64 @@ local function patch_group(space, count, first, answer)
   local raise_from = 1 + #expect
   local join_from = raise_from + #raise
   local field_from = join_from + #join
-  local values = #expect + #set + #raise + #join
-  local set_places = {}
+  local set_base = 1 + #expect
+  local raise_base = set_base + #set
+  local join_base = raise_base + #raise
+  local row, varying = take_shared(join_base + #join)
+  local set_places, changes = {}, {}
   for i = 1, #set do
-    if space.places[set[i]] then set_places[space.places[set[i]]] = i end
+    if space.places[set[i]] then set_places[space.places[set[i]]] = set_base + i end
+    changes[2 * i - 1] = set[i]
   end
 
   for w = first, first + count - 1 do
     local key = KEYS[w]
-    local expires = take()
-    local base = position
-    position = position + values
+    take_row(row, varying)
     local old = call('HMGET', key, unpack(names))
     local meta = old[1]
     if not alive(meta) then
       answer[w + 1] = 0
       if atomic then failed = w return end
     else
-      local ok = holds(#expect, base, old, 1)
       -- All that can refuse is looked at before anything is written.
-      for i = 1, #raise do
-        local text = old[raise_from + i]
-        ok = ok and (not text or string.find(text, '^-?%d+$') ~= nil)
-      end
+      local ok = holds(row, #expect, 1, old, 1)
+      local added = sums(raise, row, raise_base, old, raise_from)
+      ok = ok and added ~= nil
       for i = 1, #join do
         local text = old[join_from + i]
         ok = ok and (not text or string.byte(text) == 91)
       end
       if ok then
         save(key)
-        ok = raise_all(key, raise, old, raise_from, base + #expect + #set)
+        ok = added or raise_all(key, raise, row, raise_base, old, raise_from)
       end
       if not ok then
         answer[w + 1] = report(0, key, meta)
         if atomic then failed = w return end
       else
-        local changes = {}
-        for i = 1, #set do
-          changes[2 * i - 1] = set[i]
-          changes[2 * i] = ARGV[base + #expect + i]
+        for i = 1, #set do changes[2 * i] = row[set_base + i] end
+        local n = 2 * #set
+        for i = 1, added and #raise or 0 do
+          changes[n + 1], changes[n + 2] = raise[i], added[i]
+          n = n + 2
         end
         for i = 1, #join do
-          changes[#changes + 1] = join[i]
-          changes[#changes + 1] = joined(old[join_from + i], ARGV[base + values - #join + i])
+          changes[n + 1], changes[n + 2] = join[i], joined(old[join_from + i], row[join_base + i])
+          n = n + 2
         end
+        local expires = row[1]
         local id = (moves or expires ~= 'k') and string.sub(key, space.prefix + 1)
         if expires ~= 'k' then
           local stamp = with_expiry(meta, expires)
           if stamp ~= meta then
-            changes[#changes + 1] = META
-            changes[#changes + 1] = stamp
+            changes[n + 1], changes[n + 2] = META, stamp
+            n = n + 2
             space.expiries[id] = expires ~= '' and expires or false
             meta = stamp
           end
         end
-        for i = 1, #changes, 4000 do
-          call('HSET', key, unpack(changes, i, math.min(i + 3999, #changes)))
+        for i = 1, n, 4000 do
+          call('HSET', key, unpack(changes, i, math.min(i + 3999, n)))
         end
         for i = 1, #unset, 4000 do
           call('HDEL', key, unpack(unset, i, math.min(i + 3999, #unset)))
@@ -378,7 +440,7 @@ local function patch_group(space, count, first, answer)
             after = call('HMGET', key, unpack(space.fields))
           else
             after = texts
-            for place, i in pairs(set_places) do after[place] = ARGV[base + #expect + i] end
+            for place, column in pairs(set_places) do after[place] = row[column] end
           end
           note(space, id, after, true)
         end
@@ -390,12 +452,13 @@ end
 
 local function delete_group(space, count, first, answer)
   local expect = take_list()
+  local row, varying = take_shared(#expect)
   for w = first, first + count - 1 do
     local key = KEYS[w]
     local id = string.sub(key, space.prefix + 1)
+    take_row(row, varying)
     local meta, texts, found = read(key, space, expect)
-    local ok = holds(#expect, position, found, 0)
-    position = position + #expect
+    local ok = holds(row, #expect, 0, found, 0)
     if not alive(meta) then
       answer[w + 1] = 0
       if atomic then failed = w return end
