@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar
@@ -52,6 +54,17 @@ class TestPostgres18(_Postgres):
     def _server(self, postgres_of: Any) -> None:
         server: PostgresServer = postgres_of(18)
         self.url = server.url()  # type: ignore[misc]  # of this test
+
+
+@pytest.mark.skipif(
+    "OQRON_TEST_POSTGRES_URL" not in os.environ, reason="OQRON_TEST_POSTGRES_URL is not set"
+)
+class TestPostgresGiven(_Postgres):
+    """The server that the run is pointed at, as it is."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres_url: str) -> None:
+        self.url = postgres_url  # type: ignore[misc]  # of this test
 
 
 class TestPostgresWithOddDefaults(_Postgres):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -23,11 +24,21 @@ def _start(stack: contextlib.ExitStack, version: str) -> servers.RedisServer:
     return stack.enter_context(servers.redis_server(binary=found[0]))
 
 
-@pytest.fixture(scope="session", params=["6.2", "7.", "8."], ids=["redis6", "redis7", "redis8"])
-def any_redis(request: pytest.FixtureRequest) -> Iterator[servers.RedisServer]:
-    """Give a running server of each version in turn."""
+@pytest.fixture(
+    scope="session",
+    params=["6.2", "7.", "8.", "given"],
+    ids=["redis6", "redis7", "redis8", "given"],
+)
+def any_redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the URL of a server of each version in turn; or of the one that is named alone."""
+    given = "OQRON_TEST_REDIS_URL" in os.environ
+    if given != (request.param == "given"):
+        pytest.skip("OQRON_TEST_REDIS_URL names the one server to test on, where it is set")
+    if given:
+        yield request.getfixturevalue("redis_url")
+        return
     with contextlib.ExitStack() as stack:
-        yield _start(stack, request.param)
+        yield _start(stack, request.param).url
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ class TestRedis(HotPlaneContract, DurablePlaneContract):
     url = ""
 
     @pytest.fixture(autouse=True)
-    def _server(self, any_redis: servers.RedisServer) -> None:
-        self.url = any_redis.url
+    def _server(self, any_redis_url: str) -> None:
+        self.url = any_redis_url
 
     def settings(self) -> dict[str, Any]:
         """Point at the server of the test."""
