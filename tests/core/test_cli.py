@@ -193,7 +193,9 @@ def test_plan_says_what_memory_can_and_cannot(invoke: Invoke) -> None:
     assert "refused" == support["durable", "jobs in the caller's transaction"]
     assert {"process"} == set(found["durability"].values())
     assert 9 == len(found["durability"])
-    assert "this process" == found["losses"][0]["dies"]
+    lost = {item["event"]: item["lost"] for item in found["losses"]}
+    assert {"worker", "processes"} == set(lost)
+    assert lost["processes"].startswith("everything")
 
 
 def test_doctor_shows_settings_with_their_sources(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from oqron_core import CatchUp, JobStatus, RunStatus, Settings, exceptions
+from oqron_core import CatchUp, JobStatus, Mode, RunStatus, Settings, exceptions
 from oqron_core._plugins import ALLOW_VARIABLE, discover
 from oqron_core.cli._app import cli
 from oqron_core.config._strict import fields_of
@@ -31,11 +31,38 @@ def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
+def rows_of(text: str) -> list[str]:
+    """Give the rows of all tables."""
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
 def test_the_settings_page_is_what_the_classes_say() -> None:
     """Who changes a setting runs docs/generate_settings.py."""
     made = runpy.run_path(str(DOCS / "generate_settings.py"))["settings_page"]()
 
     assert made == page("settings.md")
+
+
+def test_the_page_of_modes_is_what_the_planes_declare(redis_url: str, postgres_url: str) -> None:
+    """Who changes what a backend declares, or `oqron plan`, runs docs/generate_modes.py."""
+    made = runpy.run_path(str(DOCS / "generate_modes.py"))["modes_page"](redis_url, postgres_url)
+
+    assert made == page("modes.md")
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/howto/choose-a-mode.md", "docs/modes.md"])
+def test_every_mode_is_in_every_table_of_modes(path: str) -> None:
+    """A mode that is shipped is one that is found."""
+    cells = re.findall(r"`([\w-]+)`", "\n".join(rows_of((ROOT / path).read_text("utf-8"))))
+
+    assert set(Mode) <= set(cells)
+
+
+def test_every_mode_is_in_the_glossary() -> None:
+    """The word stands for these, and no others."""
+    said = page("glossary.md").partition("\nmode\n")[2].partition("\n\n")[0]
+
+    assert set(Mode) == set(re.findall("`(.+?)`", said))
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "postgres"])
@@ -152,3 +179,11 @@ def test_the_generator_refuses_to_make_half_a_page(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(LookupError, match="sqlite"):
         make()
+
+
+def test_the_page_of_modes_is_not_made_without_its_servers() -> None:
+    """Where a plane does not open, nothing is written without what it would declare."""
+    make: Callable[..., str] = runpy.run_path(str(DOCS / "generate_modes.py"))["modes_page"]
+
+    with pytest.raises(LookupError, match="hot plane redis must open"):
+        make("redis://127.0.0.1:1/0", "postgresql://127.0.0.1:1/x")
