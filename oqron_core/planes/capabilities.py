@@ -45,9 +45,10 @@ class Capabilities:
         shared: Whether several processes may open the same store.
         clock: Whose clock judges expiry: ``process`` or ``server``.
         notify: Whether waiting wakes without polling.
-        atomic: Whether `DurablePlane.write` takes ``atomic=True``.
+        atomic: Whether `DurablePlane.write` takes ``atomic=True``. Dead letters,
+            requeued jobs, schedules and topics are written so.
         atomic_scope: How far an atomic batch reaches: ``scope`` for any records,
-            ``namespace`` where all must share one.
+            which core and the kit need; ``namespace`` where all must share one.
         transactions: Whether `DurablePlane.bind` takes a caller's transaction.
         expiry_filter: Whether a condition that ``expires_at`` is None lets a query
             skip what has ended, so that it should be given where it holds anyway.

@@ -25,7 +25,7 @@ __all__ = ["Contract", "Plugin", "fresh_scope", "gather", "overridden", "require
 UNDECLARED = "undeclared capability: "
 """How the reason of a skip starts where a backend does not declare something."""
 
-requires = pytest.mark.requires
+requires: pytest.MarkDecorator = pytest.mark.requires
 """Mark a test with the capabilities it needs, such as ``durable.atomic``."""
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
@@ -137,6 +137,7 @@ class Contract:
         plugin: The plugin, where it is not installed with an entry point.
         manual_clock: Whether `settings` hands ``self.clock`` to the backend, so
             that no test sleeps.
+        clock: A `ManualClock`, another one for every test.
         hang_after: Seconds after which a test counts as hanging.
         loop_factory: Makes the event loop, as a ``staticmethod``; None for
             asyncio's own.
@@ -173,7 +174,11 @@ class Contract:
     # --- what a subclass says -------------------------------------------------
 
     def settings(self) -> Any:
-        """Give the settings: an object, or a dict of what differs from defaults."""
+        """
+        Give the settings: an object, or a dict of what differs from defaults.
+
+        Called for every connection. What a test opens twice must be the same store.
+        """
         return {}
 
     def begin(self) -> Any:
@@ -241,7 +246,7 @@ class Contract:
     async def prepare(self, stack: AsyncExitStack) -> None:
         """Open what the tests use."""
         self.scope = fresh_scope()
-        self.connection = await stack.enter_async_context(self.connect())
+        self.connection: Any = await stack.enter_async_context(self.connect())
         if self._wants_hot:
             self.hot = await stack.enter_async_context(self.open_hot(self.connection, self.scope))
         if self._wants_durable:
