@@ -31,6 +31,7 @@ from oqron_core.exceptions import (
     InvalidValueError,
     PausedError,
     StorageError,
+    UnavailableError,
 )
 from oqron_core.models._wire import LOCAL, structure, unstructure
 from oqron_core.models.job import Job
@@ -70,7 +71,7 @@ __all__ = [
     "write_control",
 ]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 QUEUE: Final = "queue"
 """The namespace of the control records of queues."""
@@ -87,6 +88,8 @@ POINTERS: Final = {"cron_durable": "cron", "schedule_durable": "schedule"}
 """Where the pointers are whose pause state a namespace holds."""
 
 _TRIES: Final = 20
+_ANSWERS: Final = 4
+_FIRST_PAUSE: Final = 0.02
 _FRESH_FOR: Final = 1.0
 _BATCH: Final = 1000
 _RELEASE: Final = "oqron:release:"
@@ -121,7 +124,7 @@ class Pause(Control):
 
 def pause_of(record: Record) -> Pause:
     """Read a control record; what another writer left out has its default."""
-    pause = structure(Pause, {"name": record.id, **record.value})
+    pause = structure(Pause, {"name": record.id, **record.readable()})
     object.__setattr__(pause, "namespace", record.namespace)
     return pause
 
@@ -327,6 +330,8 @@ async def admit(session: Session, queue: str) -> str | None:
 
     Raises:
         PausedError: The queue rejects what arrives.
+        UnavailableError: The durable plane did not answer, and what it said before is
+            not known.
     """
     if is_topic_queue(queue):
         return None
@@ -351,13 +356,27 @@ async def _current(session: Session, queue: str) -> Pause | None:
     elif len(seen) >= _SEEN_MOST:
         seen.clear()
     try:
-        control = await queue_control(session, queue)
+        control = await _asked(session, queue, tries=_ANSWERS if known is None else 1)
     except StorageError as error:
-        # The write that follows tries longer, and says so if it cannot.
+        if known is None:
+            # Taken all the same, it would be where the queue rejects or holds it.
+            raise
         log.debug("whether queue %r is paused is not known: %s", queue, error)
-        return None if known is None else known.control
+        return known.control
     seen[queue] = _Seen(control, time.monotonic())
     return control
+
+
+async def _asked(session: Session, queue: str, *, tries: int) -> Pause | None:
+    """Read the control record of a queue; where no answer came, again."""
+    pause = _FIRST_PAUSE
+    for _ in range(tries - 1):
+        try:
+            return await queue_control(session, queue)
+        except UnavailableError:
+            await asyncio.sleep(pause)
+            pause *= 3
+    return await queue_control(session, queue)
 
 
 def held(insert: Insert, job: Job) -> tuple[Insert, Job]:
@@ -388,15 +407,27 @@ async def recheck_held(session: Session, queue: str) -> None:
 # --- release ------------------------------------------------------------------------
 
 
-async def release_held(session: Session, queue: str, *, batch: int = _BATCH) -> int:
+async def release_held(
+    session: Session, queue: str, *, batch: int = _BATCH, later: bool = True
+) -> int:
     """
     Make held jobs waiting and publish them, in the order of their ids.
 
-    One process at a time, in steps of *batch*. Where the hot plane does not
-    answer, they stay held for maintenance.
+    One process at a time, in steps of *batch*.
+
+    Args:
+        session: The session.
+        queue: The queue.
+        batch: How many at a time.
+        later: Whether maintenance releases them where the hot plane does not answer,
+            as it does in a queue that holds nothing any more.
 
     Returns:
         How many were released here.
+
+    Raises:
+        UnavailableError: The hot plane did not answer, and they are not released
+            *later*; or the durable one did not.
     """
     key = _RELEASE + queue
     locks = session.hot.locks
@@ -405,6 +436,8 @@ async def release_held(session: Session, queue: str, *, batch: int = _BATCH) -> 
         if lease is None:
             return 0  # someone else is at it
     except StorageError as error:
+        if not later:
+            raise
         log.warning("held jobs are released later by maintenance: %s", error)
         return 0
     try:

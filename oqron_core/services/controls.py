@@ -158,10 +158,13 @@ class Controls:
         Claims stay stopped, so nothing runs before the resume.
 
         Returns:
-            How many jobs were released.
+            How many jobs were released; 0 also where another process is at it.
+
+        Raises:
+            UnavailableError: A plane did not answer; call again.
         """
         self._check(QUEUE, queue)
-        return await release_held(self._session, queue)
+        return await release_held(self._session, queue, later=False)
 
     # --- queues, as `Jobs.pause` and the commands know them ---
 

@@ -21,6 +21,7 @@ import pytest
 pytest.register_assert_rewrite(
     "oqron_core.testing.contracts",
     "oqron_core.testing.crashpoints",
+    "oqron_core.testing.operations",
     "oqron_core.testing.stateful",
 )
 

@@ -14,7 +14,7 @@ from oqron_core import Storage, open_storage
 from oqron_memory import MemoryStore
 
 
-MESSAGES = int(os.environ.get("OQRON_TEST_MESSAGES", "200"))
+MESSAGES = int(os.environ.get("OQRON_TEST_MESSAGES", "1000"))
 """How many; the whole figure is 10,000."""
 KEYS = 37
 GROUPS = ("a", "b", "c")

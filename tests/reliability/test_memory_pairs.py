@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
 import pytest
 
 from fix_memory import MemoryMode
 from oqron_core.exceptions import OqronError
-from oqron_core.storage import Storage
-from oqron_core.testing.contracts.base import fresh_scope
+from oqron_core.testing.contracts.crashes import Worlds
 from oqron_core.testing.crashpoints import (
     SCENARIOS,
     CrashPoint,
@@ -50,19 +48,10 @@ def _points(scenario: Scenario, calls: Sequence[Call], ends: Sequence[str]) -> l
     return [CrashPoint(scenario.name, call.name, call.nth, end) for call in calls for end in ends]
 
 
-class TestPairs(MemoryMode):
+class TestPairs(MemoryMode, Worlds):
     """Every pair of points, over one store that survives its storages."""
 
     hang_after: ClassVar[float] = 290.0
-
-    def world(self) -> World:
-        """Make an empty scope."""
-        scope = fresh_scope("pair")
-
-        def open_world(faults: Faults | None) -> AbstractAsyncContextManager[Storage]:
-            return self.open(faults, project=scope.project, close_timeout=2.0)
-
-        return World(open_world, self.elapse)
 
     async def go_wrong(
         self, world: World, scenario: Scenario, points: Sequence[CrashPoint]

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 
-from contextlib import AbstractAsyncContextManager
 from typing import ClassVar
 
 import attrs
@@ -14,11 +13,8 @@ import pytest
 
 from fix_modes import MemoryPostgres, Redis, RedisPostgres, depth, seed
 
-from oqron_core.storage import Storage
-from oqron_core.testing.contracts.base import fresh_scope
-from oqron_core.testing.contracts.mode import ModeBase
-from oqron_core.testing.crashpoints import SCENARIOS, CrashPoint, Explorer, Scenario, World
-from oqron_core.testing.faults import Faults
+from oqron_core.testing.contracts.crashes import OperationsContract, Worlds
+from oqron_core.testing.crashpoints import SCENARIOS, CrashPoint, Explorer, Scenario
 
 
 SAMPLE = depth(4)
@@ -40,20 +36,11 @@ class Sampler(Explorer):
         return random.Random(f"{seed()}-{scenario.name}").sample(points, SAMPLE)
 
 
-class Crashes(ModeBase):
+class Crashes(Worlds):
     """What must hold wherever a process dies or a plane does not answer."""
 
     __test__ = False
     hang_after: ClassVar[float] = 3500.0 if ALL else 290.0
-
-    def world(self) -> World:
-        """Make an empty scope."""
-        scope = fresh_scope("crash")
-
-        def open_world(faults: Faults | None) -> AbstractAsyncContextManager[Storage]:
-            return self.open(faults, project=scope.project, close_timeout=2.0)
-
-        return World(open_world, self.elapse)
 
     async def test_crash_points_leave_the_invariants_whole(self) -> None:
         """Died before, died after, refused, or done with the answer lost."""
@@ -90,3 +77,28 @@ class TestMemoryPostgresCrashes(MemoryPostgres, Crashes):
     """The hot plane goes with the process in reality; here it outlives it."""
 
     __test__ = True
+
+
+class Operations(OperationsContract):
+    """A sample of every operation, or all of it."""
+
+    __test__ = False
+    hang_after: ClassVar[float] = 3500.0 if ALL else 290.0
+    sample = None if ALL else depth(2)
+    seed = seed()
+
+
+class TestRedisOperations(Redis, Operations):
+    """Redis is the truth."""
+
+    __test__ = True
+    mode = "redis"
+
+
+class TestRedisPostgresOperations(RedisPostgres, Operations):
+    """Two servers that fail apart."""
+
+    __test__ = True
+    mode = "redis-postgres"
+    # Opening and repairing cost several times as much here.
+    share = 1.0 if ALL else min(1.0, depth(1) / 4)

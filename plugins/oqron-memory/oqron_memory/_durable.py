@@ -588,7 +588,7 @@ def _by_address(
                 continue
             if space.name == after[1]:
                 start = after[2]
-        for row in space.after(start, now):
+        for row in space.after(start, now, least=matcher.least, most=matcher.most):
             if matcher.always or matcher.matches(row, space.name):
                 found.append((space, row))
                 if len(found) > query.limit:

@@ -81,13 +81,27 @@ class Namespace:
         del self.rows[row.id]
         self.expiring.discard(row)
 
-    def after(self, bound: str | None, now: int) -> Iterator[Row]:
-        """Walk the rows after the id *bound* in the order of ids; all of them for None."""
+    def after(
+        self, bound: str | None, now: int, *, least: str = "", most: str | None = None
+    ) -> Iterator[Row]:
+        """
+        Walk the rows in the order of ids.
+
+        Args:
+            bound: Only those after this id; None for all of them.
+            now: The instant by which rows have expired.
+            least: The first id that matters.
+            most: The last id that matters; None where there is no such end.
+        """
         order = self._sorted()
         start = 0 if bound is None else bisect.bisect_right(order, bound)
+        if least:
+            start = max(start, bisect.bisect_left(order, least))
         last = None
         for index in range(start, len(order)):
             name = order[index]
+            if most is not None and name > most:
+                return
             # An id that left and came back may stand here twice.
             if name != last:
                 last = name
@@ -101,8 +115,13 @@ class Namespace:
             order = self._order = sorted(self.rows)
             self._late = []
         elif self._late:
-            order.extend(self._late)
-            order.sort()
+            if len(self._late) * _SLACK < len(order):
+                # A few find their places sooner than all of them are sorted.
+                for name in self._late:
+                    bisect.insort(order, name)
+            else:
+                order.extend(self._late)
+                order.sort()
             self._late = []
         return order
 

@@ -222,6 +222,15 @@ def _time_bounds(query: Query, index: Index, head: bytes) -> tuple[bytes, bytes]
     return low, high
 
 
+def _id_bounds(query: Query) -> tuple[bytes, str | None]:
+    """Give what stands before all ids that *query* can match, and the last that it can."""
+    ids = [(op, value) for name, op, value in query.where if name == "id" and type(value) is str]
+    least = max((value for op, value in ids if op in {"=", ">", ">="}), default="")
+    most = min((value for op, value in ids if op in {"=", "<", "<="}), default=None)
+    # A walk begins behind what it is told, and the first id is to be in it.
+    return least.encode(errors="surrogatepass")[:-1], most
+
+
 def _bound(bound: bytes) -> tuple[int, bytes]:
     if bound == b"-":
         return (0, b"")
@@ -296,6 +305,10 @@ class Reader:
         elif plan.sorted:
             names = tuple(dict.fromkeys((*_looked_at(query), *(query.fields or ()))))
         start = self._resume(query, plan, namespace, cursor)
+        by_id = plan.sorted and not plan.reverse and plan.index.time is None
+        least, most = _id_bounds(query) if by_id else (b"", None)
+        if least:
+            start = max(start, plan.head + least)
         async for found in self._walk(namespace, plan, names, start, wanted):
             for row in found:
                 if not all(test(row) for test in tests):
@@ -303,7 +316,8 @@ class Reader:
                 if after is not None and not after < key(_place(query, row)):
                     continue
                 rows.append(row)
-            if plan.sorted and len(rows) >= wanted:
+            beyond = most is not None and found and found[-1].id > most
+            if plan.sorted and (beyond or len(rows) >= wanted):
                 return rows[:wanted]
             if not plan.sorted and len(rows) > 2 * wanted + _STEP:
                 rows = heapq.nsmallest(wanted, rows, key=lambda row: key(_place(query, row)))
