@@ -30,9 +30,10 @@ KEEPS: Final = {
     "dramatiq": "nothing",
     "procrastinate": "job row",
     "pgqueuer": "log rows",
+    "chancy": "job row",
 }
 """What a library keeps with the settings used here."""
-POSTGRES: Final = frozenset({"procrastinate", "pgqueuer"})
+POSTGRES: Final = frozenset({"procrastinate", "pgqueuer", "chancy"})
 
 
 class _Count:
@@ -228,6 +229,41 @@ async def pgqueuer(url: str, total: int) -> float:
     return count.took
 
 
+_chancy: list[_Count] = []
+"""Chancy imports a handler by name, so what it counts with is found by name too."""
+
+
+async def chancy_noop(*, n: int) -> None:  # noqa: ARG001 - a payload
+    """Count."""
+    _chancy[0].one()
+
+
+async def chancy(url: str, total: int) -> float:
+    from chancy import Chancy, Queue, Worker, job  # noqa: PLC0415
+
+    count = _Count(total)
+    _chancy.append(count)
+    async with Chancy(url, max_connection_pool_size=20) as app:
+        await app.migrate()
+        await app.declare(
+            Queue(
+                "default",
+                concurrency=100,
+                executor=Chancy.Executor.Async,
+                polling_interval=1,
+                eager_polling=True,
+            )
+        )
+        noop = job()(chancy_noop)
+        jobs = [noop.job.with_kwargs(n=n) for n in range(total)]
+        async for _ in app.push_many(jobs):
+            pass
+        count.start()
+        async with Worker(app, register_signal_handlers=False):
+            await count.wait()
+    return count.took
+
+
 RUNS: dict[str, Callable[[str, int], Any]] = {
     "saq": saq,
     "arq": arq,
@@ -236,6 +272,7 @@ RUNS: dict[str, Callable[[str, int], Any]] = {
     "dramatiq": dramatiq,
     "procrastinate": procrastinate,
     "pgqueuer": pgqueuer,
+    "chancy": chancy,
 }
 
 

@@ -10,6 +10,7 @@ refused before any write, with the path of the offender.
 from __future__ import annotations
 
 import math
+import re
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
@@ -30,12 +31,14 @@ __all__ = [
     "check_value",
     "decode",
     "decode_fields",
+    "decode_object",
     "encode",
     "encode_fields",
     "encode_object",
     "encode_stored",
     "portable_text",
     "portable_value",
+    "readable_fields",
     "shown",
 ]
 
@@ -50,6 +53,12 @@ _PLAIN: Final = frozenset({str, bool, type(None)})
 _STR: Final = frozenset({str})
 _ESCAPED_NUL: Final = b"\\u0000"
 _CONTAINERS: Final = b"[{"
+_OPENING: Final = frozenset({b"[", b"{"})
+_CLOSING: Final = frozenset({b"]", b"}"})
+_ENDING: Final = frozenset({b",", b"}"})
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL)
+"""The words of a JSON text."""
+_NUMBER: Final = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 _dumps: Final = orjson.dumps
 _loads: Final = orjson.loads
@@ -97,8 +106,13 @@ class Json:
         return f"Json(<{len(self.data)} bytes>)"
 
     def load(self) -> Any:
-        """Decode a fresh copy."""
-        return _loads(self.data)
+        """
+        Decode a fresh copy.
+
+        Raises:
+            CorruptRecordError: Somebody else stored it, and it cannot be read.
+        """
+        return decode(self.data, "a field")
 
 
 NULL: Final = Json(b"null")
@@ -238,9 +252,13 @@ def encode_stored(value: Any) -> Json:
     """
     Encode what came out of a store, which was checked when it went in.
 
-    What core wraps around a payload may nest it a little deeper than a payload may.
+    What core wraps around a payload may nest it a little deeper than a payload may,
+    and others may have nested theirs as deep as the store allows.
     """
-    return Json(_dumps(value))
+    try:
+        return Json(_dumps(value))
+    except TypeError:  # orjson's for nesting beyond its limit
+        return Json(_dump_deep(value))
 
 
 def _encode(value: Any, path: str) -> bytes:
@@ -272,6 +290,74 @@ def decode(data: bytes, key: str = "a record") -> Any:
         return _loads(data)
     except orjson.JSONDecodeError as error:
         raise CorruptRecordError(key) from error
+
+
+def decode_object(data: bytes, key: str = "a record") -> dict[str, Any]:
+    """
+    Decode an object of a store that is open to others.
+
+    Where a field holds what we would not write and cannot read, a number beyond a
+    double or nesting beyond all reason, the fields stand beside each other as
+    `encode_fields` makes them, so that one of them does not hide the others.
+
+    Args:
+        data: UTF-8 bytes.
+        key: Where it stood, for the error.
+
+    Raises:
+        CorruptRecordError: It is no JSON object.
+    """
+    try:
+        found = _loads(data)
+    except orjson.JSONDecodeError as error:
+        try:
+            found = _split(data)
+        except orjson.JSONDecodeError:
+            found = None
+        if found is None:
+            raise CorruptRecordError(key) from error
+    if type(found) is not dict:
+        raise CorruptRecordError(key)
+    return found
+
+
+def _split(data: bytes) -> dict[str, Any] | None:
+    """Take an object apart at its top level; None where it is none."""
+    fields: dict[str, Any] = {}
+    name: Any = None
+    depth = start = 0
+    token = b""
+    for match in _TOKENS.finditer(data):
+        token = match[0]
+        if depth == 0 and (token != b"{" or start):
+            return None
+        if token in _OPENING:
+            depth += 1
+            start = start or match.end()
+        elif depth == 1 and token in _ENDING:
+            if name is not None:
+                fields[_loads(name)] = _field(data[start : match.start()].strip())
+            name = None
+        elif depth == 1 and name is None:
+            if token[:1] != b'"':
+                return None
+            name = token
+        elif depth == 1 and token == b":":
+            start = match.end()
+        if token in _CLOSING:
+            depth -= 1
+    return fields if depth == 0 and token == b"}" else None
+
+
+def _field(text: bytes) -> Any:
+    if text[:1] in _OPENING:
+        return Json(text)
+    try:
+        return _loads(text)
+    except orjson.JSONDecodeError:
+        if _NUMBER.fullmatch(text):
+            return float(text)  # endless, as everybody else reads it
+        raise
 
 
 def encode_fields(  # noqa: C901 - one flat pass, on the hot path
@@ -319,7 +405,7 @@ def encode_fields(  # noqa: C901 - one flat pass, on the hot path
                 encode(field, f"{path}.{name}", max_bytes=max_bytes)
             if field.data[0] not in _CONTAINERS:
                 # Backends need not know two forms of one scalar.
-                field = _plain(field)  # noqa: PLW2901 - decoded in place
+                field = _plain(field, f"{path}.{name}")  # noqa: PLW2901 - decoded in place
         elif kind is float:
             if not math.isfinite(field):
                 _complain(field, f"{path}.{name}", 1)
@@ -329,8 +415,11 @@ def encode_fields(  # noqa: C901 - one flat pass, on the hot path
     return fields
 
 
-def _plain(value: Json) -> Any:
-    found = _loads(value.data)
+def _plain(value: Json, path: str) -> Any:
+    try:
+        found = _loads(value.data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidValueError(path, "is no JSON text that can be read") from error
     return Json(_dumps(found)) if isinstance(found, (list, dict)) else found
 
 
@@ -357,14 +446,76 @@ def _fragment(value: Any) -> Any:
 
 def encode_object(fields: Mapping[str, Any]) -> bytes:
     """Encode what `encode_fields` made as one JSON object."""
-    return _dumps(fields, default=_fragment)
+    try:
+        return _dumps(fields, default=_fragment)
+    except TypeError:  # orjson's for nesting beyond its limit
+        return _dump_deep(dict(fields))
 
 
-def decode_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn what `encode_fields` made into a fresh plain dict."""
-    return {
-        name: _loads(field.data) if type(field) is Json else field for name, field in fields.items()
-    }
+def _dump_deep(value: Any) -> bytes:
+    """Encode what may be nested deeper than orjson and the stack allow."""
+    parts: list[bytes] = []
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        kind = type(item)
+        if kind is bytes:
+            parts.append(item)
+        elif kind is Json:
+            parts.append(item.data)
+        elif kind is list:
+            parts.append(b"[")
+            todo.append(b"]")
+            for number in range(len(item) - 1, -1, -1):
+                todo.append(item[number])
+                if number:
+                    todo.append(b",")
+        elif kind is dict:
+            parts.append(b"{")
+            todo.append(b"}")
+            for number, (name, child) in enumerate(reversed(item.items()), 1 - len(item)):
+                todo += [child, b":", _dumps(name)]
+                if number:
+                    todo.append(b",")
+        else:
+            parts.append(_dumps(item))
+    return b"".join(parts)
+
+
+def decode_fields(fields: Mapping[str, Any], key: str = "a record") -> dict[str, Any]:
+    """
+    Turn what `encode_fields` made into a fresh plain dict.
+
+    Raises:
+        CorruptRecordError: A field of what somebody else stored cannot be read.
+    """
+    try:
+        return {
+            name: _loads(field.data) if type(field) is Json else field
+            for name, field in fields.items()
+        }
+    except orjson.JSONDecodeError as error:
+        raise CorruptRecordError(key) from error
+
+
+def readable_fields(fields: Mapping[str, Any], key: str = "a record") -> dict[str, Any]:
+    """
+    Turn what `encode_fields` made into a fresh plain dict, as far as it can be read.
+
+    In place of a field that somebody else stored and that cannot be read stands a
+    marker, ``__unreadable__``, with the reason.
+    """
+    try:
+        return decode_fields(fields, key)
+    except CorruptRecordError as error:
+        marker = {"__unreadable__": str(error)}
+    shown: dict[str, Any] = {}
+    for name in fields:
+        try:
+            shown[name] = decode_fields({name: fields[name]}, key)[name]
+        except CorruptRecordError:
+            shown[name] = {**marker}
+    return shown
 
 
 def _canonical(value: Any) -> Any:
@@ -389,7 +540,7 @@ def canonical(value: Any) -> bytes:
     """
     kind = type(value)
     if kind is Json:
-        return canonical(_loads(value.data))
+        return canonical(value.load())
     if kind is str or kind is int or kind is bool or value is None:
         return _dumps(value)
     return _dumps(_canonical(value), option=orjson.OPT_SORT_KEYS)
@@ -403,6 +554,13 @@ def portable_text(text: object, *, limit: int | None = None) -> str:
         text: What a handler reported; not a string is converted by ``str``.
         limit: At most this many characters; what is cut is marked.
     """
+    if (
+        type(text) is str
+        and text.isascii()
+        and "\0" not in text
+        and (limit is None or len(text) <= limit)
+    ):
+        return text
     if not isinstance(text, str):
         try:
             text = str(text)

@@ -13,16 +13,31 @@ _RANDOM_BITS = 74
 _lock = threading.Lock()
 _last_ms = 0
 _tail = 0
+_POOL = 4096
+_pool = b""
+_used = 0
 
 
 def _reset_after_fork() -> None:
-    global _lock, _last_ms, _tail  # noqa: PLW0603 - a forked child must not repeat the parent's tail
+    # A forked child must repeat neither the parent's tail nor what it draws next.
+    global _lock, _last_ms, _tail, _pool, _used  # noqa: PLW0603 - one sequence per process
     _lock = threading.Lock()
-    _last_ms = _tail = 0
+    _last_ms = _tail = _used = 0
+    _pool = b""
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def _random(size: int) -> int:
+    """Draw a random number of that many bytes; the system is asked for many at once."""
+    global _pool, _used  # noqa: PLW0603 - one sequence per process
+    if _used + size > len(_pool):
+        _pool = os.urandom(_POOL)
+        _used = 0
+    _used += size
+    return int.from_bytes(_pool[_used - size : _used], "big")
 
 
 def uuid7() -> str:
@@ -38,9 +53,9 @@ def uuid7() -> str:
         if now > _last_ms:
             _last_ms = now
             # The top bit stays free, so that counting up does not overflow.
-            _tail = int.from_bytes(os.urandom(10), "big") >> (80 - _RANDOM_BITS + 1)
+            _tail = _random(10) >> (80 - _RANDOM_BITS + 1)
         else:
-            _tail += 1 + (int.from_bytes(os.urandom(4), "big"))
+            _tail += 1 + _random(4)
             if _tail >> _RANDOM_BITS:
                 _last_ms += 1
                 _tail &= (1 << (_RANDOM_BITS - 1)) - 1

@@ -504,7 +504,10 @@ class SyncControls:
         Claims stay stopped, so nothing runs before the resume.
 
         Returns:
-            How many jobs were released.
+            How many jobs were released; 0 also where another process is at it.
+
+        Raises:
+            UnavailableError: A plane did not answer; call again.
         """
         return self._portal.call(self._service.release, queue)
 
@@ -2174,7 +2177,8 @@ class SyncTopics:
             wait: Seconds to wait where there is none; 0 for not at all.
 
         Returns:
-            Claims with ``message``; settle them here or as jobs.
+            Claims with ``message``; settle them here or as jobs. It is None where
+            somebody else made a delivery that cannot be read.
 
         Raises:
             InvalidValueError: An argument is not legal.

@@ -27,10 +27,10 @@ from oqron_core.exceptions import InvalidValueError
 
 try:
     from cronsim import CronSim, CronSimError
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "cron text needs the extra of that name: pip install 'oqron-core[cron]'"
-    ) from error
+    ) from _error
 
 
 __all__ = ["CronSpec"]
@@ -74,12 +74,12 @@ class CronSpec:
     def __init__(self, text: str, zone: str | None = None) -> None:
         if type(text) is not str:
             raise InvalidValueError("cron", f"must be a str, not {type(text).__name__}")
-        self.text = text
-        self.zone = zone
+        self.text: str = text
+        self.zone: str | None = zone
         self._zone = _zone(zone)
         expression = text.strip()
         self._expression = _MACROS.get(expression.lower(), expression)
-        self.never = _never(text, self._expression)
+        self.never: bool = _never(text, self._expression)
 
     def next(self, after: int) -> int | None:
         """

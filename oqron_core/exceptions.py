@@ -69,7 +69,9 @@ class ConfigError(OqronError):
     """
 
     def __init__(self, problems: tuple[str, ...] | str) -> None:
-        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        self.problems: tuple[str, ...] = (
+            (problems,) if isinstance(problems, str) else tuple(problems)
+        )
         super().__init__(self.problems)
 
     def __str__(self) -> str:

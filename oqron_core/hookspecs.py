@@ -37,8 +37,8 @@ __all__ = [
 NAME: Final = "oqron"
 """The pluggy project, the entry-point group, the hook prefix, the logger root."""
 
-hookspec = pluggy.HookspecMarker(NAME)
-hookimpl = pluggy.HookimplMarker(NAME)
+hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(NAME)
+hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(NAME)
 
 
 @attrs.frozen(kw_only=True)

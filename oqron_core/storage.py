@@ -9,7 +9,7 @@ import time
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from oqron_core._plugins import Plugins, discover
 from oqron_core.config import Mode, Settings, load_settings, structure_section
@@ -40,7 +40,7 @@ from oqron_core.services.topics import Topics
 
 __all__ = ["Storage", "open_storage"]
 
-log = logging.getLogger("oqron.storage")
+log: logging.Logger = logging.getLogger("oqron.storage")
 
 _LAST_WORDS: Final = 0.1
 
@@ -78,25 +78,25 @@ class Storage:
         self.hot = hot
         self.durable = durable
         self.settings = settings
-        self.unwritten = 0
+        self.unwritten: int = 0
         self._session = session = Session(hot, durable, settings)
         orders = Orders(session)
         self._recovery = Recovery(session)
         retaining = Retaining(session)
-        self.jobs = Jobs(session, orders)
-        self.dead_letters = DeadLetters(session, orders)
-        self.runs = Runs(session)
-        self.controls = Controls(session)
-        self.topics = Topics(session, orders)
-        self.schedules = Schedules(session)
-        self.definitions = Definitions(session)
-        self.locks = Locks(session)
-        self.cache = Cache(session)
-        self.limits = Limits(session)
-        self.breakers = Breakers(session)
-        self.logs = Logs(session)
-        self.retention = Retention(session, retaining)
-        self.maintenance = Maintenance(session, self._recovery, retaining)
+        self.jobs: Jobs = Jobs(session, orders)
+        self.dead_letters: DeadLetters = DeadLetters(session, orders)
+        self.runs: Runs = Runs(session)
+        self.controls: Controls = Controls(session)
+        self.topics: Topics = Topics(session, orders)
+        self.schedules: Schedules = Schedules(session)
+        self.definitions: Definitions = Definitions(session)
+        self.locks: Locks = Locks(session)
+        self.cache: Cache = Cache(session)
+        self.limits: Limits = Limits(session)
+        self.breakers: Breakers = Breakers(session)
+        self.logs: Logs = Logs(session)
+        self.retention: Retention = Retention(session, retaining)
+        self.maintenance: Maintenance = Maintenance(session, self._recovery, retaining)
 
     @property
     def scope(self) -> Scope:
@@ -115,6 +115,10 @@ class Storage:
     async def _close(self, budget: _Budget) -> None:
         lines = await self.logs.close(budget.left() / 4)
         self.unwritten = lines + await self._session.close(budget.left() * 0.75)
+
+    def __reduce__(self) -> NoReturn:
+        msg = "a storage cannot be pickled; open one in the process that needs it"
+        raise TypeError(msg)
 
     def __repr__(self) -> str:
         settings = self.settings

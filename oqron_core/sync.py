@@ -82,20 +82,20 @@ class SyncStorage:
     def __init__(self, portal: Portal, storage: Storage) -> None:
         self._portal = portal
         self._storage = storage
-        self.jobs = SyncJobs(portal, storage.jobs)
-        self.dead_letters = SyncDeadLetters(portal, storage.dead_letters)
-        self.runs = SyncRuns(portal, storage.runs)
-        self.controls = SyncControls(portal, storage.controls)
-        self.topics = SyncTopics(portal, storage.topics)
-        self.schedules = SyncSchedules(portal, storage.schedules)
-        self.definitions = SyncDefinitions(portal, storage.definitions)
-        self.locks = SyncLocks(portal, storage.locks)
-        self.cache = SyncCache(portal, storage.cache)
-        self.limits = SyncLimits(portal, storage.limits)
-        self.breakers = SyncBreakers(portal, storage.breakers)
-        self.logs = SyncLogs(portal, storage.logs)
-        self.retention = SyncRetention(portal, storage.retention)
-        self.maintenance = SyncMaintenance(portal, storage.maintenance)
+        self.jobs: SyncJobs = SyncJobs(portal, storage.jobs)
+        self.dead_letters: SyncDeadLetters = SyncDeadLetters(portal, storage.dead_letters)
+        self.runs: SyncRuns = SyncRuns(portal, storage.runs)
+        self.controls: SyncControls = SyncControls(portal, storage.controls)
+        self.topics: SyncTopics = SyncTopics(portal, storage.topics)
+        self.schedules: SyncSchedules = SyncSchedules(portal, storage.schedules)
+        self.definitions: SyncDefinitions = SyncDefinitions(portal, storage.definitions)
+        self.locks: SyncLocks = SyncLocks(portal, storage.locks)
+        self.cache: SyncCache = SyncCache(portal, storage.cache)
+        self.limits: SyncLimits = SyncLimits(portal, storage.limits)
+        self.breakers: SyncBreakers = SyncBreakers(portal, storage.breakers)
+        self.logs: SyncLogs = SyncLogs(portal, storage.logs)
+        self.retention: SyncRetention = SyncRetention(portal, storage.retention)
+        self.maintenance: SyncMaintenance = SyncMaintenance(portal, storage.maintenance)
 
     @property
     def settings(self) -> Settings:

@@ -65,6 +65,11 @@ class DurablePlane(ABC):
         order between records is not promised, and two batches never deadlock.
         Values are checked before anything is written.
 
+        A backend whose tables are queried by others may be stricter in table
+        ``oqron_runs``: instants (``startedAt``, ``endedAt``, ``publishedAt``) must
+        be numbers or null there, and labels short strings, as the published queries
+        cast and index them. Core writes nothing else.
+
         Args:
             writes: Any number; more than ``capabilities.max_batch`` are split
                 into several steps unless *atomic*.

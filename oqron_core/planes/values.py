@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, final
 
 import attrs
 
@@ -17,11 +17,13 @@ from oqron_core._codec import (
     canonical,
     decode,
     decode_fields,
+    decode_object,
     encode,
     encode_stored,
+    readable_fields,
 )
 from oqron_core._names import check_name, check_namespace
-from oqron_core.exceptions import InvalidValueError
+from oqron_core.exceptions import CorruptRecordError, InvalidValueError
 from oqron_core.taxonomy import RecordKind, classify_namespace
 
 
@@ -271,11 +273,11 @@ class Record:
         inserted_at: int,
         expires_at: int | None = None,
     ) -> None:
-        self.namespace = namespace
-        self.id = id
-        self.kind = kind
-        self.inserted_at = inserted_at
-        self.expires_at = expires_at
+        self.namespace: str = namespace
+        self.id: str = id
+        self.kind: RecordKind = kind
+        self.inserted_at: int = inserted_at
+        self.expires_at: int | None = expires_at
         self._value: dict[str, Any] | None = value
         self._raw: bytes | Mapping[str, Any] | None = None
 
@@ -321,54 +323,75 @@ class Record:
         """
         value = self._value
         if value is None:
-            raw = self._raw
-            if isinstance(raw, bytes):
-                value = decode(raw, f"{self.namespace}/{self.id}")
-            else:
-                value = decode_fields(raw or {})
-            self._value = value
+            value = self._value = self.fresh()
         return value
 
     def fresh(self) -> dict[str, Any]:
         """Decode the value once more: a copy that nothing else here shares."""
         raw = self._raw
+        if raw is None:
+            return decode_fields({name: encode_stored(v) for name, v in self.value.items()})
+        place = f"{self.namespace}/{self.id}"
         if isinstance(raw, bytes):
-            found: dict[str, Any] = decode(raw, f"{self.namespace}/{self.id}")
-            return found
-        if raw is not None:
-            return decode_fields(raw)
-        return decode_fields({name: encode_stored(v) for name, v in self.value.items()})
+            raw = decode_object(raw, place)
+            if Json not in map(type, raw.values()):
+                return raw
+        return decode_fields(raw, place)
+
+    def readable(self) -> dict[str, Any]:
+        """
+        Give the value as far as it can be read, for a list that shows others too.
+
+        In place of a field that cannot be read stands a marker with the reason;
+        where nothing can, there is only an ``error``.
+        """
+        try:
+            return self.value
+        except CorruptRecordError as error:
+            try:
+                return readable_fields(self._fields(), f"{self.namespace}/{self.id}")
+            except CorruptRecordError:
+                return {"error": str(error)}
+
+    def _fields(self) -> Mapping[str, Any]:
+        """Give the top-level fields; lists and objects may be `Json`."""
+        if self._value is not None:
+            return self._value
+        raw = self._raw
+        if isinstance(raw, bytes):
+            raw = decode_object(raw, f"{self.namespace}/{self.id}")
+            if Json in map(type, raw.values()):
+                self._raw = raw
+            else:
+                self._value = raw
+        return raw or {}
 
     def guards(self, *names: str) -> dict[str, Any]:
         """Give guards that hold as long as these fields stay as they are, or absent."""
-        have = self._raw if isinstance(self._raw, Mapping) and self._value is None else self.value
+        have = self._fields()
         return {name: self.field(name) if name in have else MISSING for name in names}
 
     def text(self, name: str) -> str:
         """Read a string field; empty where it is none, as in an odd row."""
-        found = self.field(name)
+        found = self._fields().get(name)
         return found if type(found) is str else ""
 
     def integer(self, name: str, default: int = 0) -> int:
         """Read an integer field; *default* where it is none, as in an odd row."""
-        found = self.field(name)
+        found = self._fields().get(name)
         return found if type(found) is int else default
 
     def field(self, name: str) -> Any:
         """Read one top-level field without decoding the others; None if absent."""
-        if self._value is None and isinstance(self._raw, Mapping):
-            found = self._raw.get(name)
-            return found.load() if type(found) is Json else found
-        return self.value.get(name)
+        found = self._fields().get(name)
+        if type(found) is Json:
+            return decode(found.data, f"{self.namespace}/{self.id}")
+        return found
 
     def encoded(self, name: str) -> Json:
         """Give one top-level field as JSON text; ``null`` if absent."""
-        if self._value is None and isinstance(self._raw, Mapping):
-            found = self._raw.get(name)
-            if type(found) is Json:
-                return found
-            return encode_stored(found)
-        return encode_stored(self.value.get(name))
+        found = self._fields().get(name)
+        return found if type(found) is Json else encode_stored(found)
 
     def raw_fields(self) -> dict[str, Any]:
         """
@@ -377,9 +400,10 @@ class Record:
         Lists and objects may still be `Json`: what is passed on need not be
         decoded.
         """
-        if self._value is None and isinstance(self._raw, Mapping):
-            return dict(self._raw)
-        return {name: _passed_on(field) for name, field in self.value.items()}
+        fields = self._fields()
+        if fields is not self._value:
+            return dict(fields)
+        return {name: _passed_on(field) for name, field in fields.items()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
@@ -392,7 +416,7 @@ class Record:
             and canonical(self.value) == canonical(other.value)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # its value is mutable
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # its value is mutable
 
     def __repr__(self) -> str:
         # Never the value: a payload does not belong in a log.
@@ -553,8 +577,8 @@ class WriteResult:
     __slots__ = ("applied", "record")
 
     def __init__(self, applied: bool, record: Record | None = None) -> None:  # noqa: FBT001 - made a million times
-        self.applied = applied
-        self.record = record
+        self.applied: bool = applied
+        self.record: Record | None = record
 
     def __bool__(self) -> bool:
         return self.applied

@@ -21,7 +21,7 @@ from oqron_core.protocol.transitions import JOB
 
 __all__ = ["Adding"]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 _CHUNK: Final = 1000
 
@@ -71,17 +71,20 @@ class Adding:
 
         Args:
             queue: The queue, already checked.
-            specs: Payloads, each with everything else.
+            specs: Payloads, each with everything else; at least one.
             transaction: The caller's, or None.
         """
         session = self._session
         bound = None if transaction is None else session.durable.bind(transaction)
         now = await session.durable_time.now()
         limit = session.settings.max_value_bytes
-        made = [
-            transitions.new_job(queue, data, spec, now=now, max_bytes=limit, path=f"jobs[{i}].data")
-            for i, (data, spec) in enumerate(specs)
-        ]
+        made = []
+        template = transitions.job_template(queue, specs[0][1], now=now)
+        for index, (data, spec) in enumerate(specs):
+            # Most batches have one specification for all.
+            if spec is not template.spec:
+                template = transitions.job_template(queue, spec, now=now)
+            made.append(template.make(data, max_bytes=limit, path=f"jobs[{index}].data"))
         jobs: list[Job] = []
         for start in range(0, len(made), _CHUNK):
             chunk = made[start : start + _CHUNK]
@@ -147,7 +150,7 @@ class Adding:
         self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]
     ) -> list[Job]:
         session = self._session
-        results = await session.write_many([insert for insert, _, _ in chunk])
+        results = await session.write_many([insert for insert, _, _ in chunk], returning=())
         jobs: list[Job] = []
         fresh: list[tuple[Job, int | None]] = []
         for (insert, delay, job), result in zip(chunk, results, strict=True):
@@ -193,7 +196,7 @@ class Adding:
         plane = self._session.durable if plane is None else plane
         found = (await plane.get(JOB + queue, [job_id]))[0]
         # Where it ended and was deleted between the two calls: what was asked.
-        value = decode_fields(insert.value) if found is None else found.value
+        value = decode_fields(insert.value) if found is None else found.readable()
         job = structure(Job, value)
         object.__setattr__(job, "duplicate", True)
         return job

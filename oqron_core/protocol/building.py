@@ -20,7 +20,7 @@ from oqron_core.protocol.session import Session
 
 __all__ = ["Building", "Plan"]
 
-log = logging.getLogger("oqron.cache")
+log: logging.Logger = logging.getLogger("oqron.cache")
 
 _LOOK_AGAIN: Final = 1.0
 """Seconds after which a waiter looks again by itself: what a lost signal costs."""

@@ -15,7 +15,7 @@ from oqron_core.protocol.session import Session
 
 __all__ = ["CANCELS", "Claims"]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 CANCELS: Final = "oqron:jobs:cancel"
 """The channel on which a cancel reaches the worker."""

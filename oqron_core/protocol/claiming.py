@@ -33,7 +33,7 @@ from oqron_core.protocol.transitions import OPEN
 
 __all__ = ["Claiming", "Lanes", "RunKind"]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 _EARLY_MS: Final = 50
 """How much too early the hot plane's clock may call a job due."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from collections.abc import Awaitable, Callable
-from typing import Any, final
+from typing import Any, Final, final
 
+import attrs
+
+from oqron_core._codec import decode
 from oqron_core.models.job import Job
 from oqron_core.models.records import Message
 from oqron_core.planes.values import Lease, Record
@@ -15,6 +18,8 @@ from oqron_core.protocol.run_handle import RunHandle
 
 
 __all__ = ["Claim"]
+
+_UNREAD: Final = object()
 
 
 @final
@@ -33,6 +38,7 @@ class Claim:
     __slots__ = (
         "__weakref__",
         "_cancel_event",
+        "_data",
         "_job",
         "attempt",
         "cancelled",
@@ -49,21 +55,22 @@ class Claim:
     def __init__(
         self, record: Record, lease: Lease, run: RunHandle, attempt: int, deadline: float
     ) -> None:
-        self.record = record
-        self.lease = lease
-        self.run = run
-        self.attempt = attempt
+        self.record: Record = record
+        self.lease: Lease = lease
+        self.run: RunHandle = run
+        self.attempt: int = attempt
         self.message: Message | None = None
-        self.deadline = deadline
+        self.deadline: float = deadline
         """When the lease lapses by the local monotonic clock, unless renewed."""
-        self.cancelled = False
+        self.cancelled: bool = False
         """Whether someone called the job off; known as soon as the signal arrives."""
-        self.lost = False
+        self.lost: bool = False
         """Whether the lease is lost: it could not be renewed until it had lapsed."""
-        self.settled = False
+        self.settled: bool = False
         """Whether it was completed, failed or released."""
         self.then: Callable[[Claim], Awaitable[None]] | None = None
         """What follows the end of the job, where its lease is a lane's."""
+        self._data: Any = _UNREAD
         self._job: Job | None = None
         self._cancel_event: asyncio.Event | None = None
 
@@ -73,7 +80,11 @@ class Claim:
         job = self._job
         if job is None:
             # The handler may change what it gets; what is written again is not that.
-            job = self._job = job_of(self.record, self.lease.queue, fresh=True)
+            job = job_of(self.record, self.lease.queue, fresh=True)
+            if self._data is not _UNREAD:
+                # One payload, however it is asked for.
+                job = attrs.evolve(job, data=self._data)
+            self._job = job
         return job
 
     @property
@@ -83,8 +94,15 @@ class Claim:
 
     @property
     def data(self) -> Any:
-        """The payload."""
-        return self.job.data
+        """The payload, decoded when it is first asked for; the same as ``job.data``."""
+        if self._data is _UNREAD:
+            job = self._job
+            if job is None:
+                where = f"{self.record.namespace}/{self.record.id}"
+                self._data = decode(self.record.encoded("data").data, where)
+            else:
+                self._data = job.data
+        return self._data
 
     async def wait_cancelled(self) -> None:
         """Return when someone has called the job off."""

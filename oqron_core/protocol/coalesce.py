@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 __all__ = ["Coalescer"]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from oqron_core.protocol.session import Session
 
 __all__ = ["Copies", "LocalCache", "key_list"]
 
-log = logging.getLogger("oqron.cache")
+log: logging.Logger = logging.getLogger("oqron.cache")
 
 
 class _Source(Protocol):
@@ -142,8 +142,8 @@ class Copies:
     """
 
     def __init__(self, session: Session) -> None:
-        self.heard = 0
-        self.listening = False
+        self.heard: int = 0
+        self.listening: bool = False
         self._session = session
         self._caches: weakref.WeakSet[LocalCache] = weakref.WeakSet()
         self._listener: asyncio.Task[Any] | None = None

@@ -6,13 +6,14 @@ import logging
 
 from typing import Any, Final
 
-from oqron_core._codec import decode_fields
-from oqron_core.exceptions import ConflictError, StorageError
+from oqron_core._codec import readable_fields
+from oqron_core.exceptions import ClosedError, ConflictError, StorageError
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.values import Entry, Insert, Patch, Record, Write
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import CANCELS, Claims
+from oqron_core.protocol.duetimes import tell_times
 from oqron_core.protocol.lanes import broker_id
 from oqron_core.protocol.reading import priority_of
 from oqron_core.protocol.recorder import merged
@@ -23,9 +24,10 @@ from oqron_core.protocol.transitions import DLQ, FINAL, JOB
 
 __all__ = ["Ending", "bury_lapsed", "close_run", "close_run_of", "lapses_at"]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 _READS: Final = 10
+_CLOSE_TRIES: Final = 5
 
 
 class Ending:
@@ -68,11 +70,16 @@ class Ending:
                 await close_run_of(session, record, "cancelled", "cancelled", now)
         try:
             await session.hot.broker.remove(queue, [record.id])
-            if record.field("status") == "active":
-                message = [queue, record.id, record.field("leaseToken")]
-                await session.hot.signals.publish(CANCELS, message)
         except StorageError as error:
             log.debug("the claimer will drop the cancelled job: %s", error)
+        if record.field("status") != "active":
+            return
+        try:
+            # Also where the lease is still there: its renewals tell the worker nothing.
+            message = [queue, record.id, record.field("leaseToken")]
+            await session.hot.signals.publish(CANCELS, message)
+        except StorageError as error:
+            log.debug("the worker is told by its next renewal: %s", error)
 
     async def reschedule(self, queue: str, job_id: str, spec: JobSpec) -> bool:
         """Give a waiting job another due time; False where it does not wait."""
@@ -82,14 +89,11 @@ class Ending:
             record = (await session.durable.get(JOB + queue, [job_id]))[0]
             if record is None or record.text("status") not in {"waiting", "delayed"}:
                 return False
-            patch = transitions.rescheduled(record, spec, queue=queue, now=now)
-            if await session.write(patch):
-                run_at = patch.set["runAt"]
-                due = None
-                if run_at is not None:
-                    due = run_at - now + await session.hot_time.now()
-                entry = Entry(broker_id(queue, job_id), priority_of(record), due)
-                await session.publish(queue, entry)
+            if await session.write(transitions.rescheduled(record, spec, queue=queue, now=now)):
+                try:
+                    await tell_times(session, queue, [job_id])
+                except (StorageError, ClosedError) as error:
+                    log.warning("another time of a job is told later by maintenance: %s", error)
                 return True
         msg = f"job {job_id!r} changed under {_READS} tries to reschedule it; try again"
         raise ConflictError(msg)
@@ -110,7 +114,7 @@ class Ending:
             raise ConflictError(msg) from None
         entry = Entry(broker_id(queue, job_id), priority_of(record))
         published = await session.publish(queue, entry)
-        job = structure(Job, decode_fields(fresh.value))
+        job = structure(Job, readable_fields(fresh.value))
         object.__setattr__(job, "published", published)
         return job
 
@@ -181,29 +185,44 @@ async def close_run(
     if handle is not None:
         handle.fail(reason, reason=reason) if status == "failed" else handle.cancel(reason)
         return True
-    row = (await session.durable.get(RUNS, [run_id]))[0]
-    if row is not None and row.text("status") not in {"running", "queued"}:
-        await session.hot.live.drop([run_id])
-        return False
+    applied = False
+    for _ in range(_CLOSE_TRIES):
+        row = (await session.durable.get(RUNS, [run_id]))[0]
+        if row is not None and row.text("status") not in {"running", "queued"}:
+            break
+        # Whoever lost the attempt may be alive, and put its row there meanwhile.
+        write = await _closing(session, run_id, row, job, status, reason, now)
+        if (await session.durable.write([write], returning=()))[0].applied:
+            applied = True
+            break
+    await session.hot.live.drop([run_id])
+    return applied
+
+
+async def _closing(
+    session: Session,
+    run_id: str,
+    row: Record | None,
+    job: Record | None,
+    status: str,
+    reason: str,
+    now: int,
+) -> Write:
+    """Build the write that closes a run whose row was read."""
     live = await session.hot.live.get(run_id)
     known = merged(None if row is None else row.value, live) or {}
     value = _closed(session, run_id, known, job, status, reason, now)
     keep_for = session.settings.retention.runs_for
     expires_at = None if keep_for is None else now + round(keep_for * 1000)
-    write: Write
     if row is None:
-        write = Insert(RUNS, run_id, value, expires_at)
-    else:
-        write = Patch(
-            RUNS,
-            run_id,
-            set={name: field for name, field in value.items() if name != "id"},
-            expect={"status": row.field("status")},
-            expires_at=expires_at,
-        )
-    result = (await session.durable.write([write], returning=()))[0]
-    await session.hot.live.drop([run_id])
-    return result.applied
+        return Insert(RUNS, run_id, value, expires_at)
+    return Patch(
+        RUNS,
+        run_id,
+        set={name: field for name, field in value.items() if name != "id"},
+        expect={"status": row.field("status")},
+        expires_at=expires_at,
+    )
 
 
 def _closed(

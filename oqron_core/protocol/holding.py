@@ -20,7 +20,7 @@ from oqron_core.protocol.session import Session
 
 __all__ = ["Ear", "HeldLease", "Hold", "Holding"]
 
-log = logging.getLogger("oqron.locks")
+log: logging.Logger = logging.getLogger("oqron.locks")
 
 T = TypeVar("T")
 
@@ -57,10 +57,10 @@ class HeldLease:
     )
 
     def __init__(self, lease: Lease, key: str, what: str, lease_for: float, since: float) -> None:
-        self.key = key
-        self.owner = lease.owner
-        self.token = lease.token
-        self.lease_for = lease_for
+        self.key: str = key
+        self.owner: str = lease.owner
+        self.token: int = lease.token
+        self.lease_for: float = lease_for
         self._lease = lease
         self._what = what
         # Counted from before the call: the plane's own clock can only be later.

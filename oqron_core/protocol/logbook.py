@@ -22,7 +22,7 @@ from oqron_core.protocol.session import Session
 
 __all__ = ["LOGS", "Keep", "Logbook"]
 
-log = logging.getLogger("oqron.logs")
+log: logging.Logger = logging.getLogger("oqron.logs")
 
 LOGS: Final = "module_logs:"
 """The namespace of a module's log, before its name."""
@@ -68,8 +68,8 @@ class Logbook:
     """
 
     def __init__(self, session: Session) -> None:
-        self.dropped = 0
-        self.lost = 0
+        self.dropped: int = 0
+        self.lost: int = 0
         self.keeps: dict[str, Keep] = {}
         self._session = session
         self._lock = threading.Lock()

@@ -31,7 +31,7 @@ class Orders:
 
     def __init__(self, session: Session) -> None:
         claims = Claims(session)
-        self.adding = Adding(session)
-        self.settling = Settling(session)
-        self.claiming = Claiming(session, self.settling, claims)
-        self.ending = Ending(session, claims)
+        self.adding: Adding = Adding(session)
+        self.settling: Settling = Settling(session)
+        self.claiming: Claiming = Claiming(session, self.settling, claims)
+        self.ending: Ending = Ending(session, claims)

@@ -76,7 +76,7 @@ _DEFINED: Final = ("spec", "zone", "catch_up", "max_catch_up")
 
 def schedule_of(record: Record) -> Schedule:
     """Read a pointer's record; what another writer left out has its default."""
-    value = {"name": record.id, **record.value, "kind": record.namespace}
+    value = {"name": record.id, **record.readable(), "kind": record.namespace}
     return structure(Schedule, value)
 
 

@@ -13,19 +13,24 @@ __all__ = ["is_sound", "job_of", "message_of", "priority_of", "run_of"]
 
 
 def job_of(record: Record, queue: str, *, fresh: bool = False) -> Job:
-    """Build the job of a record; *fresh* shares nothing with it."""
-    value = record.fresh() if fresh else record.value
+    """
+    Build the job of a record; *fresh* shares nothing with it.
+
+    Raises:
+        CorruptRecordError: It is to be *fresh*, and cannot be read whole.
+    """
+    value = record.fresh() if fresh else record.readable()
     return structure(Job, {**value, "id": record.id, "queueName": queue})
 
 
 def run_of(record: Record) -> Run:
     """Build the run of a record."""
-    return structure(Run, {**record.value, "id": record.id})
+    return structure(Run, {**record.readable(), "id": record.id})
 
 
 def message_of(record: Record, topic: str) -> Message:
     """Build the message of a record."""
-    return structure(Message, {**record.value, "id": record.id, "topic": topic})
+    return structure(Message, {**record.readable(), "id": record.id, "topic": topic})
 
 
 def is_sound(record: Record) -> bool:

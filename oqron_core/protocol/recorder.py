@@ -16,6 +16,7 @@ import threading
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from oqron_core._codec import Json
@@ -30,7 +31,7 @@ from oqron_core.protocol.run_handle import RUNS, RunHandle
 
 __all__ = ["Recorder", "merged"]
 
-log = logging.getLogger("oqron.runs")
+log: logging.Logger = logging.getLogger("oqron.runs")
 
 _BATCH: Final = 1000
 _TOUCH_MOST: Final = 10.0
@@ -61,10 +62,10 @@ class Recorder:
     ) -> None:
         self.settings = settings
         self.max_bytes = max_bytes
-        self.lock = threading.RLock()
-        self.unsent = 0
-        self.dropped = 0
-        self.lost = 0
+        self.lock: threading.RLock = threading.RLock()
+        self.unsent: int = 0
+        self.dropped: int = 0
+        self.lost: int = 0
         self.now = now
         self._hot = hot
         self._durable = durable
@@ -73,7 +74,7 @@ class Recorder:
         self._environment = durable.scope.environment
         self._handles: dict[str, RunHandle] = {}
         self._finished: deque[RunHandle] = deque()
-        self._dirty: dict[str, RunHandle] = {}
+        self._dirty: dict[str, tuple[float, RunHandle]] = {}
         self._young: deque[tuple[float, RunHandle]] = deque()
         self._statics: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,6 +84,7 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._touched_at = 0.0
+        self._look_every = settings.write_every / 2
         # Often enough that a lost sign or two does not make a living run look dead.
         self._touch_every = min(_TOUCH_MOST, settings.stale_after / 4)
         self._closing = False
@@ -152,7 +154,8 @@ class Recorder:
         if self.unsent > self.settings.buffer:
             self._drop_oldest()
         if handle.id not in self._dirty:
-            self._dirty[handle.id] = handle
+            since = 0.0 if self._loop is None else self._loop.time()
+            self._dirty[handle.id] = (since, handle)
             self._soon(self._arm_early)
 
     def _arm_early(self) -> None:
@@ -160,14 +163,14 @@ class Recorder:
         if self._timer is None:
             self._arm()
         elif self._loop is not None:
-            due = self._loop.time() + self.settings.write_every
+            due = self._loop.time() + self._look_every
             if self._timer.when() > due:
                 self._timer.cancel()
                 self._timer = None
                 self._arm()
 
     def _drop_oldest(self) -> None:
-        oldest = next(iter(self._dirty.values()))
+        _, oldest = next(iter(self._dirty.values()))
         waiting = oldest.skip_unsent()
         self.unsent -= waiting
         self.dropped += waiting
@@ -195,7 +198,7 @@ class Recorder:
         if self._timer is not None or self._loop is None or self._closing:
             return
         if self._dirty:
-            delay = self.settings.write_every
+            delay = self._look_every
         elif self._young:
             delay = self.settings.durable_after
         elif self._handles:
@@ -329,9 +332,9 @@ class Recorder:
                 # Maintenance finds them stale, sees history, and drops them.
                 log.debug("live runs were not dropped: %s", error)
 
-    async def _write_progress(self) -> None:
+    async def _write_progress(self, *, all_of_it: bool = False) -> None:
         with self.lock:
-            batch = list(self._dirty.values())[:_BATCH]
+            batch = self._due(all_of_it=all_of_it)
             changes = [handle.change() for handle in batch]
             changes.extend(self._signs_of_life())
         if changes:
@@ -346,6 +349,15 @@ class Recorder:
             if gone:
                 await self._hot.live.drop(gone)
         await self._write_running()
+
+    def _due(self, *, all_of_it: bool) -> list[RunHandle]:
+        """Give what has waited long enough: a run that ends before costs one write."""
+        dirty = islice(self._dirty.values(), _BATCH)
+        if all_of_it or self._loop is None:
+            return [handle for _, handle in dirty]
+        # Together with the pause between two looks: what changes is shown in time.
+        limit = self._loop.time() - 0.8 * self._look_every
+        return [handle for _, handle in takewhile(lambda one: one[0] <= limit, dirty)]
 
     def _clean(self, handle: RunHandle) -> None:
         if handle.all_sent:
@@ -439,7 +451,7 @@ class Recorder:
         while True:
             try:
                 await self.write_finished()
-                await self._write_progress()
+                await self._write_progress(all_of_it=True)
             except StorageError as error:
                 log.warning("closing waits for a plane: %s", error)
                 await asyncio.sleep(pause)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from oqron_core.exceptions import StorageError
-from oqron_core.planes.checks import MAX_INSTANT
 from oqron_core.planes.values import Entry, Lease, Query, Record
+from oqron_core.protocol.duetimes import clock_skew, entry_of, tell_times
 from oqron_core.protocol.ending import bury_lapsed, close_run, lapses_at
 from oqron_core.protocol.lanes import broker_id, is_topic_queue
 from oqron_core.protocol.pauses import QUEUE, queue_control
@@ -27,7 +27,7 @@ from oqron_core.taxonomy import RecordKind
 
 __all__ = ["EPOCH", "Recovery"]
 
-log = logging.getLogger("oqron.maintenance")
+log: logging.Logger = logging.getLogger("oqron.maintenance")
 
 EPOCH: Final = "oqron:epoch:hot"
 """The counter that is there as long as the hot plane was not lost."""
@@ -43,11 +43,11 @@ _NEEDED: Final = (
     "leaseMs",
     "workerId",
     "attemptMade",
+    "maxAttempts",
     "createdAt",
 )
 _SORT_MOST: Final = 200_000
 _TOKEN_MOST: Final = 2**53
-_LATEST: Final = MAX_INSTANT - 366 * 86_400_000
 _ORPHANS: Final = "\0orphans"
 """The place of the orphans' cursor among those of queues; no queue has a NUL."""
 
@@ -125,7 +125,8 @@ class Recovery:
         Publish durable jobs that the broker does not know.
 
         Where the counts of both planes agree nothing is read; every tenth pass
-        one page is looked at all the same, as two faults can hide each other.
+        one page is looked at all the same, as two faults can hide each other, and the
+        broker is told again when its jobs are due.
 
         Args:
             batch: How many at a time.
@@ -140,9 +141,9 @@ class Recovery:
         await self._align_pauses()
         for queue in await self.queues():
             if not await self._agrees(queue):
-                total += await self._restore_queue(queue, batch, min_age, pages)
+                total += await self._restore_queue(queue, batch, min_age, pages, again=sweep)
             elif sweep or is_topic_queue(queue):
-                total += await self._restore_queue(queue, batch, min_age, 1)
+                total += await self._restore_queue(queue, batch, min_age, 1, again=sweep)
         return total
 
     async def _agrees(self, queue: str) -> bool:
@@ -158,7 +159,13 @@ class Recovery:
         return bool(wanted == there)
 
     async def _restore_queue(
-        self, queue: str, batch: int, min_age: float = 0.0, pages: int | None = None
+        self,
+        queue: str,
+        batch: int,
+        min_age: float = 0.0,
+        pages: int | None = None,
+        *,
+        again: bool = False,
     ) -> int:
         """
         Put back what is missing of a queue, in the order of adding.
@@ -172,6 +179,7 @@ class Recovery:
             min_age: See `reconcile`.
             pages: How many pages of each status to look at, from where the last time
                 ended; None for all of them, from the start.
+            again: Whether to tell the broker of jobs, too, that it knows.
         """
         total = 0
         for status in _HEADS_FIRST:
@@ -182,7 +190,10 @@ class Recovery:
             while True:
                 query = self._with_status(queue, status, limit=min(batch, 10_000), after=after)
                 page = await self._session.durable.query(query)
-                missing += await self._missing(queue, page.items, min_age)
+                gone, known = await self._compare(queue, page.items, min_age)
+                missing += gone
+                if again and status != "active":
+                    await self._tell_again(queue, known, query)
                 after = page.next
                 looked += 1
                 done = after is None or looked == pages
@@ -212,18 +223,43 @@ class Recovery:
             where.append(("expires_at", "=", None))  # as every open job
         return Query(namespace=JOB + queue, where=where, limit=limit, after=after, fields=_NEEDED)
 
-    async def _missing(self, queue: str, records: Sequence[Record], min_age: float) -> list[Record]:
-        """Give the records that the broker does not know."""
+    async def _compare(
+        self, queue: str, records: Sequence[Record], min_age: float
+    ) -> tuple[list[Record], list[Record]]:
+        """Give the records that the broker does not know, and those that it knows."""
         if min_age:
             # Whoever adds one may still be about to write it again.
             limit = await self._session.durable_time.now() - round(min_age * 1000)
             records = [r for r in records if r.integer("createdAt") <= limit]
         if not records:
-            return []
+            return [], []
         broker = self._session.hot.broker
-        known = await broker.contains(queue, [broker_id(queue, r.id) for r in records])
-        missing = [r for r, there in zip(records, known, strict=True) if not there]
-        return _heads(queue, missing) if is_topic_queue(queue) else missing
+        answers = await broker.contains(queue, [broker_id(queue, r.id) for r in records])
+        missing = [r for r, there in zip(records, answers, strict=True) if not there]
+        if is_topic_queue(queue):
+            return _heads(queue, missing), []  # a lane has no time of its own
+        return missing, [r for r, there in zip(records, answers, strict=True) if there]
+
+    async def _tell_again(self, queue: str, known: Sequence[Record], query: Query) -> None:
+        """
+        Tell the broker when jobs are due that it knows.
+
+        Whoever gave one another time may have died before it was told, and the broker
+        would hand it out at the old one. Told too early is no harm: the claimer looks.
+        """
+        session = self._session
+        due = [record for record in known if is_sound(record)]
+        if not due:
+            return
+        skew = await clock_skew(session)
+        entries = [entry_of(queue, record, skew) for record in due]
+        await session.hot.broker.publish(queue, entries)
+        if any(entry.due_at is not None for entry in entries):
+            # What became sooner since it was read must not be made later here.
+            page = await session.durable.query(query)
+            times = {record.id: record.field("runAt") for record in page.items}
+            changed = [r.id for r in due if times.get(r.id, ...) != r.field("runAt")]
+            await tell_times(session, queue, changed)
 
     async def _put_back(self, queue: str, missing: Sequence[Record]) -> int:
         """Put back what is missing: the waiting as entries, the active as leases."""
@@ -232,7 +268,7 @@ class Recovery:
         session = self._session
         broker = session.hot.broker
         hot_now = await session.hot_time.now()
-        skew = hot_now - await session.durable_time.now()
+        skew = await clock_skew(session)
         entries: list[Entry] = []
         leases: list[Lease] = []
         for record in missing:
@@ -240,9 +276,7 @@ class Recovery:
             if record.field("status") == "active" and 0 < token < _TOKEN_MOST:
                 leases.append(_lease(queue, record, hot_now))
             else:
-                run_at = record.field("runAt")
-                due = run_at + skew if type(run_at) is int and 0 < run_at < _LATEST else None
-                entries.append(Entry(broker_id(queue, record.id), priority_of(record), due))
+                entries.append(entry_of(queue, record, skew))
         if entries:
             await broker.publish(queue, entries)
         if leases:

@@ -28,7 +28,7 @@ from oqron_core.taxonomy import RecordKind, classify_namespace
 
 __all__ = ["RULED", "Prunable", "Retaining", "Rule", "check_rule"]
 
-log = logging.getLogger("oqron.maintenance")
+log: logging.Logger = logging.getLogger("oqron.maintenance")
 
 RULES: Final = "oqron_retention"
 """The namespace of the rules, a custom one."""

@@ -10,7 +10,15 @@ from typing import Any, Final, Protocol, final
 
 import orjson
 
-from oqron_core._codec import NULL, Json, encode, portable_text, portable_value
+from oqron_core._codec import (
+    INT_MAX,
+    INT_MIN,
+    NULL,
+    Json,
+    encode,
+    portable_text,
+    portable_value,
+)
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes.values import Insert, LiveChange, Patch, Write
 from oqron_core.protocol.options import RunSettings
@@ -27,6 +35,7 @@ _LOG_SHARE: Final = 8
 four bytes for one, JSON up to six for a control character."""
 _ENTRY_CHARS: Final = 60
 _FIELD_CHARS: Final = 4000
+_FIELD_TEXT: Final = 1000
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 
 
@@ -138,11 +147,11 @@ class RunHandle:
         reason: str,
     ) -> None:
         self._recorder = recorder
-        self.id = run_id
-        self.status = "running"
-        self.attempt = attempt
-        self.job_id = job_id
-        self.queue_name = queue_name
+        self.id: str = run_id
+        self.status: str = "running"
+        self.attempt: int = attempt
+        self.job_id: str | None = job_id
+        self.queue_name: str | None = queue_name
         self._static = static
         self._encoded_input = encoded_input
         self._started_at = started_at
@@ -158,8 +167,8 @@ class RunHandle:
             {"ts": started_at, "from": came_from, "to": "running", "reason": reason}
         ]
         self._timeline_sent = 0
-        self.in_history = False
-        self.in_overlay = False
+        self.in_history: bool = False
+        self.in_overlay: bool = False
         self.owner: weakref.ref[Any] | None = None
         self._log_chars = 0
 
@@ -432,7 +441,15 @@ _LISTS: Final = frozenset({"logs", "timeline"})
 
 
 def _portable_field(value: Any) -> Any:
+    kind = type(value)
+    if (
+        value is None
+        or kind is bool
+        or (kind is int and INT_MIN <= value <= INT_MAX)
+        or (kind is str and len(value) <= _FIELD_TEXT and value.isascii() and "\0" not in value)
+    ):
+        return value
     try:
         return encode(value, max_bytes=_FIELD_CHARS).load()
     except InvalidValueError:
-        return portable_text(value, limit=1000)
+        return portable_text(value, limit=_FIELD_TEXT)

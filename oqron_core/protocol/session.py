@@ -28,12 +28,12 @@ from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.options import Options
 from oqron_core.protocol.recorder import Recorder
 from oqron_core.protocol.servertime import ServerTime
-from oqron_core.protocol.transitions import SETTLE_FIELDS, shows
+from oqron_core.protocol.transitions import JOB, OPEN, SETTLE_FIELDS, shows
 
 
 __all__ = ["OWN_PREFIX", "Session", "Settlement"]
 
-log = logging.getLogger("oqron.protocol")
+log: logging.Logger = logging.getLogger("oqron.protocol")
 
 OWN_PREFIX: Final = "oqron:"
 _TRIES: Final = 4
@@ -66,8 +66,8 @@ class Settlement:
     def __init__(
         self, write: Write, lease: Lease, end: Callable[[WriteResult], LeaseLostError | None]
     ) -> None:
-        self.write = write
-        self.lease = lease
+        self.write: Write = write
+        self.lease: Lease = lease
         self.error: LeaseLostError | None = None
         self._end = end
 
@@ -95,11 +95,11 @@ class Session:
         self.hot = hot
         self.durable = durable
         self.settings = settings
-        self.hot_time = ServerTime(hot)
-        self.durable_time = ServerTime(durable)
-        self.worker = f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid7()[-12:]}"
+        self.hot_time: ServerTime = ServerTime(hot)
+        self.durable_time: ServerTime = ServerTime(durable)
+        self.worker: str = f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid7()[-12:]}"
         self.refused = 0
-        self.recorder = Recorder(
+        self.recorder: Recorder = Recorder(
             hot,
             durable,
             settings.runs,
@@ -150,11 +150,14 @@ class Session:
 
     # --- durable writes ---
 
-    async def write_many(self, writes: Sequence[Write]) -> Sequence[WriteResult]:
+    async def write_many(
+        self, writes: Sequence[Write], *, returning: Sequence[str] = SETTLE_FIELDS
+    ) -> Sequence[WriteResult]:
         """
         Write a batch; where no answer came, again, and understand the second.
 
-        The results show the fields that settling needs, and no others. Trying again
+        The results show the fields that settling needs, and no others; with
+        *returning*, those, unless it had to be written again. Trying again
         ends after a second: maintenance leaves a job alone for two, so one whose
         insert is repeated cannot have been worked and gone in between.
 
@@ -165,7 +168,8 @@ class Session:
         started = time.monotonic()
         for attempt in range(_TRIES):
             try:
-                results = await self.durable.write(writes, returning=SETTLE_FIELDS)
+                shown = SETTLE_FIELDS if attempt else returning
+                results = await self.durable.write(writes, returning=shown)
             except UnavailableError:
                 late = time.monotonic() - started > _TRY_FOR
                 if attempt == _TRIES - 1 or late or self._closed:
@@ -298,17 +302,42 @@ class Session:
         answer, the lease lapses and the next claimer drops the id.
         """
         try:
-            return await self._acks.submit(lease)
+            held = await self._acks.submit(lease)
+            if not held:
+                await self._forget([lease])
         except (StorageError, ClosedError) as error:
             log.debug("the lease of a finished job will lapse: %s", error)
             return False
+        return held
 
     async def ack_many(self, leases: Sequence[Lease]) -> None:
         """Acknowledge a batch; as `ack`."""
         try:
-            await self._ack(leases)
+            answers = await self._ack(leases)
+            lost = [lease for lease, held in zip(leases, answers, strict=True) if not held]
+            if lost:
+                await self._forget(lost)
         except (StorageError, ClosedError) as error:
             log.debug("%d leases of finished jobs will lapse: %s", len(leases), error)
+
+    async def _forget(self, leases: Sequence[Lease]) -> None:
+        """
+        Drop what became ready again just before its job ended.
+
+        A lease that lapsed unseen by its holder may be back among what is ready, and
+        where nobody claims, nobody would find that the job is over. Lanes stay: there
+        may be other jobs behind them.
+        """
+        for queue in {lease.queue for lease in leases if not is_topic_queue(lease.queue)}:
+            ids = [lease.id for lease in leases if lease.queue == queue]
+            records = await self.durable.get(JOB + queue, ids)
+            over = [
+                job_id
+                for job_id, record in zip(ids, records, strict=True)
+                if record is None or record.text("status") not in OPEN
+            ]
+            if over:
+                await self.hot.broker.remove(queue, over)
 
     async def _ack(self, leases: Sequence[Lease]) -> Sequence[bool]:
         if all(lease.queue == leases[0].queue for lease in leases):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from oqron_core._codec import Json, decode_fields, portable_value
+from oqron_core._codec import Json, portable_value, readable_fields
 from oqron_core.exceptions import (
     ConflictError,
     InvalidValueError,
@@ -44,21 +44,28 @@ class Settling:
         Renew leases; what is lost is marked on the claim.
 
         A refusal alone is no loss: where the hot plane was lost, the rebuild puts
-        the lease back with the same token, and the next renewal succeeds. It is one
-        when the lease has lapsed meanwhile.
+        the lease back with the same token, and the next renewal succeeds. Nor is a
+        missing answer. Either is one when the lease has lapsed meanwhile.
         """
         lease_ms(lease_for)
         if not claims:
             return []
         now = time.monotonic()
-        answers = await self._session.hot.broker.renew(
-            [claim.lease for claim in claims], lease_for=lease_for
-        )
+        try:
+            answers = await self._session.hot.broker.renew(
+                [claim.lease for claim in claims], lease_for=lease_for
+            )
+        except StorageError:
+            # Without an answer a lease lapses just the same.
+            now = time.monotonic()
+            for claim in claims:
+                _lose_if_lapsed(claim, now)
+            raise
         for claim, kept in zip(claims, answers, strict=True):
             if kept:
                 claim.deadline = now + lease_for
-            elif not claim.settled and now >= claim.deadline:
-                claim.lost = True
+            else:
+                _lose_if_lapsed(claim, now)
         return list(answers)
 
     async def complete(self, claim: Claim, output: Any) -> None:
@@ -225,7 +232,7 @@ class Settling:
     async def _after_death(self, claim: Claim, letter: Put) -> Job:
         await self._session.ack(claim.lease)
         await self._follow(claim)
-        return structure(Job, decode_fields(letter.value))
+        return structure(Job, readable_fields(letter.value))
 
     async def release(self, claim: Claim, *, delay: float) -> None:
         """Give the job back; the attempt does not count."""
@@ -317,8 +324,13 @@ class Settling:
 
 
 def _after(claim: Claim, write: Patch) -> Job:
-    value = {**claim.record.value, **write.set}
+    value = {**claim.record.readable(), **write.set}
     return structure(Job, value)
+
+
+def _lose_if_lapsed(claim: Claim, now: float) -> None:
+    if not claim.settled and now >= claim.deadline:
+        claim.lost = True
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

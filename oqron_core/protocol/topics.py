@@ -53,7 +53,7 @@ from oqron_core.taxonomy import RecordKind
 
 __all__ = ["GROUPS", "MESSAGES", "STATE", "Outgoing", "Topology"]
 
-log = logging.getLogger("oqron.topics")
+log: logging.Logger = logging.getLogger("oqron.topics")
 
 MESSAGES: Final = "topic_msg:"
 """The namespace of a topic's log, before its name."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import attrs
+
 from oqron_core._codec import NULL, Json, encode, portable_text, shown
 from oqron_core._ids import uuid7
 from oqron_core._names import check_name
@@ -112,28 +114,76 @@ def due_at(spec: JobSpec, now: int) -> int | None:
     return None
 
 
-def new_job(
-    queue: str, data: Any, spec: JobSpec, *, now: int, max_bytes: int, path: str = "data"
-) -> tuple[Insert, int | None, Job]:
+@attrs.frozen
+class JobTemplate:
     """
-    Build what `add` writes.
+    What the jobs of one specification have in common, checked once.
+
+    Attributes:
+        queue: The queue.
+        spec: The specification.
+        value: The fields of the record; an id and a payload take their places.
+        common: The arguments of the model that are the same for all.
+        tags: The tags.
+        backoff: The rule of retries.
+        delay: Milliseconds until it is due; None for at once.
+    """
+
+    queue: str
+    spec: JobSpec
+    value: dict[str, Any]
+    common: dict[str, Any]
+    tags: list[str]
+    backoff: Backoff
+    delay: int | None
+
+    def make(
+        self, data: Any, *, max_bytes: int, path: str = "data"
+    ) -> tuple[Insert, int | None, Job]:
+        """
+        Build what `add` writes.
+
+        Args:
+            data: The payload.
+            max_bytes: The limit of the encoded payload.
+            path: What to call the payload in an error.
+
+        Returns:
+            The insert, the delay in milliseconds or None for ready, and the job.
+
+        Raises:
+            InvalidValueError: The payload is not portable, or too large.
+        """
+        encoded = encode(data, path, max_bytes=max_bytes)
+        job_id = uuid7() if self.spec.id is None else self.spec.id
+        value = self.value.copy()
+        value["id"] = job_id
+        value["data"] = encoded
+        # What a caller may change is a copy of its own.
+        job = Job(
+            id=job_id,
+            data=data,
+            opts={"backoff": self.backoff.to_wire()},
+            tags=[*self.tags],
+            **self.common,
+        )
+        return Insert(JOB + self.queue, job_id, value), self.delay, job
+
+
+def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
+    """
+    Check a specification.
 
     Args:
         queue: The queue, already checked.
-        data: The payload.
-        spec: Everything else; what is None has its default.
+        spec: What is None has its default.
         now: The durable plane's time.
-        max_bytes: The limit of the encoded payload.
-        path: What to call the payload in an error.
-
-    Returns:
-        The insert, the delay in milliseconds or None for ready, and the job.
 
     Raises:
         InvalidValueError: Something in *spec* is not legal.
     """
-    encoded = encode(data, path, max_bytes=max_bytes)
-    job_id = uuid7() if spec.id is None else check_name("id", spec.id)
+    if spec.id is not None:
+        check_name("id", spec.id)
     priority = check_priority(0 if spec.priority is None else spec.priority)
     attempts = _check_max_attempts(3 if spec.max_attempts is None else spec.max_attempts)
     tags = _check_tags(spec.tags) if spec.tags else []
@@ -150,10 +200,10 @@ def new_job(
         raise InvalidValueError("backoff", "must be a Backoff")
     status = "delayed" if delayed else "waiting"
     value: dict[str, Any] = {
-        "id": job_id,
+        "id": None,
         "queueName": queue,
         "status": status,
-        "data": encoded,
+        "data": None,
         "opts": opts,
         "attemptMade": 0,
         "maxAttempts": attempts,
@@ -174,21 +224,24 @@ def new_job(
         "tags": encode(tags, "tags") if tags else _EMPTY_LIST,
         "correlationId": spec.correlation_id,
     }
-    job = Job(
-        id=job_id,
-        queue_name=queue,
-        status=status,
-        data=data,
-        opts={"backoff": backoff.to_wire()},
-        max_attempts=attempts,
-        priority=priority,
-        run_at=due,
-        created_at=now,
-        tags=tags,
-        correlation_id=spec.correlation_id,
-    )
-    insert = Insert(JOB + queue, job_id, value)
-    return insert, due - now if delayed and due is not None else None, job
+    common = {
+        "queue_name": queue,
+        "status": status,
+        "max_attempts": attempts,
+        "priority": priority,
+        "run_at": due,
+        "created_at": now,
+        "correlation_id": spec.correlation_id,
+    }
+    delay = due - now if delayed and due is not None else None
+    return JobTemplate(queue, spec, value, common, tags, backoff, delay)
+
+
+def new_job(
+    queue: str, data: Any, spec: JobSpec, *, now: int, max_bytes: int, path: str = "data"
+) -> tuple[Insert, int | None, Job]:
+    """Build one job of its own specification: `job_template` and `JobTemplate.make`."""
+    return job_template(queue, spec, now=now).make(data, max_bytes=max_bytes, path=path)
 
 
 def started(

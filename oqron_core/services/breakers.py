@@ -20,7 +20,7 @@ from oqron_core.protocol.session import Session
 
 __all__ = ["BreakerPolicy", "Breakers", "Permit"]
 
-log = logging.getLogger("oqron.breakers")
+log: logging.Logger = logging.getLogger("oqron.breakers")
 
 NAMESPACE: Final = "webhook_cb"
 CLOSED: Final = "closed"
@@ -283,7 +283,7 @@ class Breakers:
         page = await self._session.durable.query(
             Query(namespace=NAMESPACE, where=where, limit=limit, after=after)
         )
-        return Page([structure(Breaker, record.value) for record in page.items], page.next)
+        return Page([structure(Breaker, record.readable()) for record in page.items], page.next)
 
     async def reset(self, name: str) -> bool:
         """

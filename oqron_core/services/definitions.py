@@ -168,7 +168,7 @@ def _check_version(version: object) -> None:
 
 
 def _defined(record: Record) -> Defined:
-    defined = structure(Defined, {"name": record.id, **record.value})
+    defined = structure(Defined, {"name": record.id, **record.readable()})
     object.__setattr__(defined, "namespace", record.namespace)
     return defined
 

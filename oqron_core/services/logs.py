@@ -113,7 +113,7 @@ class Logs:
         )
         await self._logbook.flush()
         page = await self._session.durable.query(query)
-        return Page([structure(LogEntry, record.value) for record in page.items], page.next)
+        return Page([structure(LogEntry, record.readable()) for record in page.items], page.next)
 
     async def modules(self) -> dict[str, int]:
         """

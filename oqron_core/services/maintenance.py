@@ -21,7 +21,7 @@ from oqron_core.protocol.topics import Topology
 
 __all__ = ["Maintenance", "Report"]
 
-log = logging.getLogger("oqron.maintenance")
+log: logging.Logger = logging.getLogger("oqron.maintenance")
 
 LEADER: Final = "oqron:leader:maintenance"
 _MIN_AGE: Final = 2.0

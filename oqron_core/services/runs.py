@@ -98,7 +98,7 @@ class Runs:
                 live = await session.hot.live.get(id)
             except StorageError:
                 live = None
-        known = merged(None if row is None else row.value, live)
+        known = merged(None if row is None else row.readable(), live)
         return None if known is None else structure(Run, {"id": id, **known})
 
     async def query(
@@ -158,7 +158,7 @@ class Runs:
     async def _overlaid(self, page: Page[Record]) -> list[Run]:
         session = self._session
         values: dict[str, dict[str, Any]] = {
-            record.id: {**record.value, "id": record.id} for record in page.items
+            record.id: {**record.readable(), "id": record.id} for record in page.items
         }
         running = [id_ for id_, value in values.items() if value.get("status") == "running"]
         others = []

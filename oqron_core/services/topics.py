@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oqron_core._names import check_name
-from oqron_core.exceptions import InvalidValueError
+from oqron_core.exceptions import CorruptRecordError, InvalidValueError
 from oqron_core.models import Control, Job, structure
 from oqron_core.models.group import Group
 from oqron_core.models.records import Message
@@ -231,7 +231,8 @@ class Topics:
             wait: Seconds to wait where there is none; 0 for not at all.
 
         Returns:
-            Claims with ``message``; settle them here or as jobs.
+            Claims with ``message``; settle them here or as jobs. It is None where
+            somebody else made a delivery that cannot be read.
 
         Raises:
             InvalidValueError: An argument is not legal.
@@ -257,9 +258,7 @@ class Topics:
                 lanes=self._lanes,
             )
             for claim in claims:
-                claim.message = structure(
-                    Message, {"id": claim.id, "topic": topic, **claim.job.data}
-                )
+                claim.message = _delivered(claim, topic)
             left = deadline - loop.time()
             if claims or left <= 0:
                 return claims
@@ -384,3 +383,14 @@ class Topics:
             Query(kind="control"), by="namespace"
         )
         return sorted(name[len(GROUPS) :] for name in found if name.startswith(GROUPS))
+
+
+def _delivered(claim: Claim, topic: str) -> Message | None:
+    """Give the message of a delivery; None where an odd row has none."""
+    try:
+        value = claim.data
+    except CorruptRecordError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    return structure(Message, {"id": claim.id, "topic": topic, **value})

@@ -207,8 +207,8 @@ class Server(ABC):
     _stop_signal: signal.Signals = signal.SIGTERM
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = 0
+        self.folder: Path = folder
+        self.port: int = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

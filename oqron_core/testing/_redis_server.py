@@ -244,7 +244,7 @@ class RedisCluster:
     """
 
     def __init__(self, nodes: Sequence[RedisServer]) -> None:
-        self.nodes = tuple(nodes)
+        self.nodes: tuple[RedisServer, ...] = tuple(nodes)
 
     @property
     def url(self) -> str:

@@ -72,7 +72,7 @@ class Pause:
     """
 
     def __init__(self) -> None:
-        self.reached = asyncio.Event()
+        self.reached: asyncio.Event = asyncio.Event()
         self._go = asyncio.Event()
 
     def release(self) -> None:
@@ -126,8 +126,8 @@ class Faults:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.dead = False
-        self.died = asyncio.Event()
+        self.dead: bool = False
+        self.died: asyncio.Event = asyncio.Event()
         self._rules: list[_Rule] = []
         self._counts: dict[str, int] = {}
 
@@ -293,12 +293,12 @@ class FaultyHot(HotPlane):
     def __init__(self, inner: HotPlane, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self.broker = _facet(Broker, inner.broker, "hot.broker", faults)  # type: ignore[type-abstract]
-        self.locks = _facet(Locks, inner.locks, "hot.locks", faults)  # type: ignore[type-abstract]
-        self.counters = _facet(Counters, inner.counters, "hot.counters", faults)  # type: ignore[type-abstract]
-        self.cache = _facet(Cache, inner.cache, "hot.cache", faults)  # type: ignore[type-abstract]
-        self.live = _facet(LiveRuns, inner.live, "hot.live", faults)  # type: ignore[type-abstract]
-        self.signals = _facet(Signals, inner.signals, "hot.signals", faults)  # type: ignore[type-abstract]
+        self.broker: Broker = _facet(Broker, inner.broker, "hot.broker", faults)  # type: ignore[type-abstract]
+        self.locks: Locks = _facet(Locks, inner.locks, "hot.locks", faults)  # type: ignore[type-abstract]
+        self.counters: Counters = _facet(Counters, inner.counters, "hot.counters", faults)  # type: ignore[type-abstract]
+        self.cache: Cache = _facet(Cache, inner.cache, "hot.cache", faults)  # type: ignore[type-abstract]
+        self.live: LiveRuns = _facet(LiveRuns, inner.live, "hot.live", faults)  # type: ignore[type-abstract]
+        self.signals: Signals = _facet(Signals, inner.signals, "hot.signals", faults)  # type: ignore[type-abstract]
 
     @property
     def scope(self) -> Scope:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import attrs
 
@@ -181,13 +181,13 @@ class JobsMachine(RuleBasedStateMachine):
     def __init__(self, environment: Environment) -> None:
         super().__init__()
         self.environment = environment
-        self.manual = bool(environment.manual_clock)
+        self.manual: bool = bool(environment.manual_clock)
         # Real time must not come between the model and the storage.
-        self.lease_for = 10.0 if self.manual else 600.0
-        self.delay = 5.0 if self.manual else 3600.0
-        self.model = Model()
+        self.lease_for: float = 10.0 if self.manual else 600.0
+        self.delay: float = 5.0 if self.manual else 3600.0
+        self.model: Model = Model()
         self.held: list[Claim] = []
-        self.runner = asyncio.Runner()
+        self.runner: asyncio.Runner = asyncio.Runner()
         self.stacks: list[AsyncExitStack] = []
         self.storages: list[Storage] = []
         for _ in range(2):
@@ -217,9 +217,11 @@ class JobsMachine(RuleBasedStateMachine):
         """Say when a lease that is taken now lapses."""
         return self.now() + round(self.lease_for * 1000)
 
-    workers = st.integers(0, 1)
-    ids = st.sampled_from([f"{number:02}" for number in range(12)])
-    new_jobs = st.tuples(
+    workers: ClassVar[st.SearchStrategy[int]] = st.integers(0, 1)
+    ids: ClassVar[st.SearchStrategy[str]] = st.sampled_from(
+        [f"{number:02}" for number in range(12)]
+    )
+    new_jobs: ClassVar[st.SearchStrategy[tuple[str, int, int, bool]]] = st.tuples(
         ids, st.integers(-1, 1), st.integers(1, 3), st.sampled_from([False, False, False, True])
     )
 

@@ -32,9 +32,11 @@ from oqron_core._codec import (
     check_value,
     decode,
     decode_fields,
+    decode_object,
     encode,
     encode_fields,
     encode_object,
+    encode_stored,
     portable_text,
     portable_value,
 )
@@ -452,6 +454,68 @@ def test_what_is_no_json_is_a_typed_error_with_its_place(data: bytes) -> None:
         decode(data, "runs/1")
     assert caught.value.key == "runs/1"
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [b"[1e400]", b'{"a":-1e400}', b"[" + b"9" * 5000 + b"]", b"[" * 5000 + b"]" * 5000],
+    ids=["exponent", "object", "digits", "depth"],
+)
+def test_a_field_that_cannot_be_read_hides_no_other(poison: bytes) -> None:
+    """What others stored is taken apart, and passed on as it was."""
+    text = b' { "id" : "a,}\\"{" , "data":' + poison + b',"n":[1, 2],"e\\u00e9":-0.5,"s":"" } '
+    fields = decode_object(text)
+    readable = {k: v.load() if isinstance(v, Json) else v for k, v in fields.items() if k != "data"}
+
+    assert readable == {"id": 'a,}"{', "n": [1, 2], "e\u00e9": -0.5, "s": ""}
+    assert fields["data"].data == poison
+    with pytest.raises(CorruptRecordError):
+        fields["data"].load()
+    with pytest.raises(CorruptRecordError) as caught:
+        decode_fields(fields, "runs/1")
+    assert caught.value.key == "runs/1"
+    assert poison in encode_object(fields)
+
+
+@pytest.mark.parametrize("text, expected", [(b"1e400", math.inf), (b"-" + b"9" * 400, -math.inf)])
+def test_a_number_beyond_a_double_is_endless(text: bytes, expected: float) -> None:
+    """Where it stands by itself, as every other reader has it."""
+    assert decode_object(b'{"a":' + text + b',"b":1}') == {"a": expected, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"}", b"[]", b"1", b"null", b'{"a":1e400', b'{"a":1e400}}', b'{"a":1e400}{}',
+        b"{'a':1e400}", b'{"a":}', b'{"a":nul}', b'{"a" 1e400}', b"{1e400:1}", b'[{"a":1e400}]',
+        b'{"\\x":1e400}', b"\x80\x04.", b'"a"', b'{"a":"b}',
+    ],
+)  # fmt: skip
+def test_what_is_no_object_is_not_taken_apart(data: bytes) -> None:
+    """It is a typed error with its place."""
+    with pytest.raises(CorruptRecordError) as caught:
+        decode_object(data, "runs/1")
+    assert caught.value.key == "runs/1"
+
+
+@given(objects)
+def test_an_object_is_taken_apart_as_it_was_put_together(value: dict[str, Any]) -> None:
+    """Whatever its names and texts look like."""
+    text = encode(value).data
+    fields = decode_object(text[:-1] + (b"," if value else b"") + b'"poison":[1e999]}')
+
+    assert fields.pop("poison").data == b"[1e999]"
+    assert same(decode_fields(fields), {k: v for k, v in value.items() if k != "poison"})
+
+
+@pytest.mark.parametrize("depth", [200, 255, 900])
+@pytest.mark.parametrize("objects", [False, True])
+def test_what_is_deeper_than_we_write_is_passed_on(depth: int, objects: bool) -> None:
+    """What could be read can be written again, with what stands beside it."""
+    value = {"a": ["x", {'b"': None}, [], {}], "deep": nested(depth, objects=objects), "c": 1.5}
+
+    assert decode(encode_stored(value).data) == value
+    assert decode(encode_object({**value, "j": Json(b"[1]")})) == {**value, "j": [1]}
 
 
 def test_a_pickle_is_never_executed() -> None:

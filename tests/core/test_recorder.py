@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from oqron_core import Query, Storage, UnavailableError, open_storage
+from oqron_core.planes import Insert
+from oqron_core.protocol.ending import close_run
 from oqron_core.testing.faults import Faults
 
 
@@ -258,3 +260,26 @@ def test_progress_is_dropped_before_an_end_is(monkeypatch: pytest.MonkeyPatch) -
             assert await storage.durable.count(Query(namespace="runs")) == 20
 
     asyncio.run(main())
+
+
+def test_a_run_is_closed_though_its_row_appears_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lost an attempt may be alive, and write its row just before it is closed."""
+
+    async def body(storage: Storage) -> None:
+        look = type(storage.hot.live).get
+        running = {"id": "r", "name": "q", "status": "running", "startedAt": 1}
+
+        async def look_late(live: Any, run_id: str) -> Any:
+            monkeypatch.undo()
+            await storage.durable.write([Insert("runs", run_id, running)])
+            return await look(live, run_id)
+
+        monkeypatch.setattr(type(storage.hot.live), "get", look_late)
+        session = storage._session
+        now = await session.durable_time.now()
+
+        assert await close_run(session, "r", None, "failed", "lease lapsed", now)
+        [run] = await storage.runs.query(name="q")
+        assert ("failed", "lease lapsed") == (run.status, run.error)
+
+    run(body)

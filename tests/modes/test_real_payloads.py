@@ -54,8 +54,8 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= 255 and len(text.encode()) <= 512 and "\0" not in text
 
 
-class PayloadTests(ModeBase):
-    """What holds for real input, in any mode."""
+class WebhookTests(ModeBase):
+    """What holds for real payloads."""
 
     async def test_webhooks_are_equal_wherever_they_are_read(self, webhooks: list[Any]) -> None:
         """Job, claim, run input, retry, dead letter, requeue and cancel."""
@@ -90,6 +90,12 @@ class PayloadTests(ModeBase):
                 assert same(payload, read.return_value), i
             for run in await self.storage.runs.query(job_id=i):
                 assert same(payload, run.input), i
+
+
+class TextTests(ModeBase):
+    """What holds for texts that broke others, in any mode."""
+
+    _sections: dict[str, Any]
 
     async def test_hostile_strings_are_names_and_values(self, strings: list[str]) -> None:
         """Every legal one is a queue, an id and a payload; the others are refused."""
@@ -135,5 +141,50 @@ class PayloadTests(ModeBase):
         assert kept > 80
 
 
-class TestMemoryPayloads(MemoryMode, PayloadTests):
+class TestMemoryPayloads(MemoryMode, WebhookTests, TextTests):
     """In memory mode."""
+
+
+class TestRedisTexts(TextTests):
+    """Redis serves both planes."""
+
+    mode = "redis"
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, redis_url: str) -> None:
+        self._sections = {"redis": {"url": redis_url}}
+
+    def settings(self) -> dict[str, Any]:
+        """Point at the server of the run."""
+        return self._sections
+
+
+class TestRedisPostgresTexts(TextTests):
+    """Redis is hot, PostgreSQL is durable."""
+
+    mode = "redis-postgres"
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, redis_url: str, postgres_url: str) -> None:
+        self._sections = {
+            "redis": {"url": redis_url},
+            "postgres": {"url": postgres_url, "create_schema": True},
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Point at the servers of the run."""
+        return self._sections
+
+
+class TestSqliteTexts(TextTests):
+    """One file serves both planes."""
+
+    mode = "sqlite"
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self._sections = {"sqlite": {"path": str(tmp_path / "oqron.db")}}
+
+    def settings(self) -> dict[str, Any]:
+        """Use a file of the test's own."""
+        return self._sections

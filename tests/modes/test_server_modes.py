@@ -8,6 +8,9 @@ import pytest
 
 from oqron_core.testing.contracts.mode import ModeContract
 from oqron_core.testing.contracts.mode_adversity import AdversityContract
+from oqron_core.testing.contracts.mode_adversity_clients import ClientAdversityContract
+from oqron_core.testing.contracts.mode_adversity_jobs import JobsAdversityContract
+from oqron_core.testing.contracts.mode_adversity_values import AdverseValuesContract
 from oqron_core.testing.contracts.mode_breakers import ModeBreakersContract
 from oqron_core.testing.contracts.mode_cache import ModeCacheContract
 from oqron_core.testing.contracts.mode_controls import ControlsContract
@@ -98,6 +101,18 @@ class TestRedisAdversity(OnRedis, AdversityContract):
     """What broke once."""
 
 
+class TestRedisJobsAdversity(OnRedis, JobsAdversityContract):
+    """What broke jobs of others."""
+
+
+class TestRedisValues(OnRedis, AdverseValuesContract):
+    """Times, values and names that broke others."""
+
+
+class TestRedisClients(OnRedis, ClientAdversityContract):
+    """What broke clients of others."""
+
+
 class TestRedisPlaces(OnRedis, PlacesContract):
     """What lives where."""
 
@@ -140,6 +155,18 @@ class TestRedisPostgresLogs(OnRedisPostgres, ModeLogsContract):
 
 class TestRedisPostgresAdversity(OnRedisPostgres, AdversityContract):
     """What broke once."""
+
+
+class TestRedisPostgresJobsAdversity(OnRedisPostgres, JobsAdversityContract):
+    """What broke jobs of others."""
+
+
+class TestRedisPostgresValues(OnRedisPostgres, AdverseValuesContract):
+    """Times, values and names that broke others."""
+
+
+class TestRedisPostgresClients(OnRedisPostgres, ClientAdversityContract):
+    """What broke clients of others."""
 
 
 class TestMemoryPostgresMode(ModeContract):

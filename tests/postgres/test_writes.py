@@ -55,7 +55,9 @@ def test_writers_of_overlapping_ids_never_deadlock(
     before = _deadlocks(postgres_url)
 
     async def main() -> None:
-        async with opened(postgres_url, prefix, pool_size=16) as plane:
+        async with opened(
+            postgres_url, prefix, pool_size=16, pool_timeout=50.0, statement_timeout=50.0
+        ) as plane:
 
             async def writer(seed: int) -> None:
                 random_ = random.Random(seed)

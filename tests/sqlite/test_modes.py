@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from oqron_core.storage import open_storage
-from oqron_core.testing.contracts.crashes import CrashContract
+from oqron_core.testing.contracts.crashes import CrashContract, OperationsContract
 from oqron_core.testing.contracts.lives import LivesContract
 from oqron_core.testing.contracts.mode import ModeBase, ModeContract
+from oqron_core.testing.contracts.mode_adversity_clients import ClientAdversityContract
+from oqron_core.testing.contracts.mode_adversity_jobs import JobsAdversityContract
+from oqron_core.testing.contracts.mode_adversity_values import AdverseValuesContract
 from oqron_core.testing.contracts.mode_breakers import ModeBreakersContract
 from oqron_core.testing.contracts.mode_cache import ModeCacheContract
 from oqron_core.testing.contracts.mode_controls import ControlsContract
@@ -24,6 +28,9 @@ from oqron_core.testing.contracts.mode_retention import RetentionContract
 from oqron_core.testing.contracts.mode_schedules import SchedulesContract
 from oqron_core.testing.contracts.mode_topics import TopicsContract
 from oqron_memory import MemoryStore
+
+
+ALL = os.environ.get("OQRON_TEST_CRASH_POINTS") == "all"
 
 
 class _InAFile(ModeBase):
@@ -106,6 +113,24 @@ class TestSqliteLogs(_InAFile, ModeLogsContract):
     mode = "sqlite"
 
 
+class TestSqliteValues(_InAFile, AdverseValuesContract):
+    """Times, values and names that broke others, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteJobsAdversity(_InAFile, JobsAdversityContract):
+    """What broke jobs of others, in one file."""
+
+    mode = "sqlite"
+
+
+class TestSqliteClients(_InAFile, ClientAdversityContract):
+    """What broke clients of others, in one file."""
+
+    mode = "sqlite"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 class TestSqliteCrashes(_InAFile, CrashContract):
@@ -113,6 +138,17 @@ class TestSqliteCrashes(_InAFile, CrashContract):
 
     mode = "sqlite"
     parallel = 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if ALL else 300)
+class TestSqliteOperations(_InAFile, OperationsContract):
+    """A sample of every operation that a storage offers, or all of it, in one file."""
+
+    mode = "sqlite"
+    hang_after = 3500.0 if ALL else 290.0
+    sample = None if ALL else 2
+    seed = os.environ.get("OQRON_TEST_SEED", "0")
 
 
 @pytest.mark.slow

@@ -536,6 +536,58 @@ async def test_a_unique_job_is_there_once(oqron_tester: Any) -> None:
         assert not (await sync.add(user=-1, unique="bad")).duplicate
 
 
+async def test_an_older_job_frees_no_key_of_a_newer_one(oqron_tester: Any) -> None:
+    """A dead letter that is requeued ends; the key is another job's by then."""
+    app = App()
+    broken = True
+
+    @app.queue("q", max_attempts=1)
+    async def work() -> None:
+        if broken:
+            raise ValueError("broken")
+
+    async with oqron_tester(app) as tester:
+        older = await work.add(unique="k")
+        await tester.drain()
+        await tester.died(older)
+        newer = await work.add(unique="k", delay=60)
+        assert not newer.duplicate
+        broken = False
+        await tester.storage.dead_letters.requeue("q", older.id)
+        await tester.drain()
+        await tester.completed(older)
+
+        again = await work.add(unique="k")
+        assert (True, newer.id) == (again.duplicate, again.id)
+        await tester.advance(60)
+        await tester.completed(newer)
+        assert not (await work.add(unique="k")).duplicate
+
+
+async def test_the_key_of_a_job_whose_worker_died_is_free_when_it_has_ended(
+    oqron_tester: Any,
+) -> None:
+    """Not while its lease is good, nor while it may be tried again; and then it is."""
+    app = App()
+
+    @app.queue("q", max_attempts=1)
+    async def work() -> None: ...
+
+    async with oqron_tester(app) as tester:
+        job = await work.add(unique="k")
+        [lost] = await tester.storage.jobs.claim("q", lease_for=5.0)
+        assert (await work.add(unique="k")).duplicate
+        tester.clock.advance(6)
+        assert (await work.add(unique="k")).duplicate
+        await tester.storage.maintenance.run_once()
+        await tester.died(job, error="lease lapsed")
+        again = await work.add(unique="k")
+
+        assert (False, True) == (again.duplicate, again.id != lost.id)
+        await tester.drain()
+        await tester.completed(again)
+
+
 async def test_a_key_stays_taken_for_its_window(oqron_tester: Any) -> None:
     """Also when the job has long ended, and retention took it."""
     app = App()

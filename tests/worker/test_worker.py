@@ -572,6 +572,54 @@ def test_slots_hold_among_processes() -> None:
     run(main)
 
 
+def test_the_slot_of_a_worker_that_died_comes_back() -> None:
+    """After its lease; until then nobody works beside it, and then all goes on."""
+
+    async def main() -> None:
+        app = memory_app()
+        holders: list[str] = []
+        key = "oqron:slot0:worker:q"
+
+        @app.queue("q", slots=1, max_attempts=1)
+        async def work() -> None:
+            held = await app.storage.hot.locks.holder(key)
+            holders.append("nobody" if held is None else held.owner)
+
+        async with app:
+            await app.storage.hot.locks.acquire(key, owner="dead", lease_for=0.3)
+            jobs = await work.add_many([{}] * 10)
+            async with app.worker(**QUIET) as worker:
+                await until(lambda: worker.metrics.total("completed") == 10)
+            assert "dead" not in holders
+            assert {0} == {(await work.counts())[s] for s in ("waiting", "delayed", "active")}
+            found = [await work.get(job.id) for job in jobs]
+            assert {1} == {job.attempt_made for job in found if job is not None}
+
+    run(main)
+
+
+def test_a_rate_that_a_dead_worker_used_up_stops_nothing_for_good() -> None:
+    """What it took flows back, and what came due meanwhile is done as well."""
+
+    async def main() -> None:
+        app = memory_app()
+        rate = TokenBucket(20, per=1.0, burst=4)
+
+        @app.queue("q", rate=rate, max_attempts=1)
+        async def work() -> None: ...
+
+        async with app:
+            # It died with all that it had taken, and ran nothing.
+            assert await app.storage.limits.take("worker:q", rate, cost=4)
+            await work.add_many([{}] * 8)
+            await app.storage.jobs.add_many("q", [{}] * 4, delay=0.1, max_attempts=1)
+            async with app.worker(**QUIET) as worker:
+                await until(lambda: worker.metrics.total("completed") == 12)
+            assert {"completed": 12} == {k: v for k, v in (await work.counts()).items() if v}
+
+    run(main)
+
+
 def test_a_rate_holds_among_processes() -> None:
     """The bucket gives five at once and then no more than flow in."""
 

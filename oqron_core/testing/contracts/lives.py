@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
-from oqron_core.planes import HotPlane
+from oqron_core.planes import HotPlane, Scope
 from oqron_core.storage import Storage
 from oqron_core.testing.clock import ManualClock
 from oqron_core.testing.contracts.base import fresh_scope
@@ -37,7 +37,7 @@ class LivesContract(ModeBase):
 
         from oqron_core.testing.stateful import JobsMachine  # noqa: PLC0415 - as said above
 
-        self.clock = ManualClock()
+        self.clock: ManualClock = ManualClock()
         contract = self
 
         class Scoped:
@@ -57,7 +57,7 @@ class LivesContract(ModeBase):
             async def lose_hot(self, hot: HotPlane) -> None:
                 await contract.lose_hot(hot)
 
-        self.scope = fresh_scope("life")
+        self.scope: Scope = fresh_scope("life")
         options: dict[str, Any] = {
             "max_examples": self.examples,
             "stateful_step_count": self.steps,

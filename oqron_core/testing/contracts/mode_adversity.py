@@ -16,7 +16,7 @@ import pytest
 
 from oqron_core.exceptions import CapabilityError, InvalidValueError, UnavailableError
 from oqron_core.models import Job, JobSpec, Run
-from oqron_core.planes import Entry, Put
+from oqron_core.planes import Entry, Put, Scope
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.services.maintenance import LEADER
@@ -26,7 +26,7 @@ from oqron_core.testing.contracts.mode import LAPSE, ModeBase
 from oqron_core.testing.faults import Faults, When
 
 
-__all__ = ["AdversityContract"]
+__all__ = ["AdversityBase", "AdversityContract"]
 
 _STEP: Final = 0.02
 _STEPS: Final = 750
@@ -201,17 +201,15 @@ _AFTER: Final[dict[How, tuple[str, str]]] = {
 """For each end, what the job and its run are then."""
 
 
-class AdversityContract(ModeBase):
-    """What broke once, each kind of it, in any mode."""
-
-    # --- helpers ------------------------------------------------------------------------
+class AdversityBase(ModeBase):
+    """What the contracts of a mode under attack share."""
 
     async def prepare(self, stack: AsyncExitStack) -> None:
         """Open the storage; history leaves running runs alone, so that calls can be counted."""
-        self.scope = fresh_scope("adversity")
-        self.faults = Faults()
+        self.scope: Scope = fresh_scope("adversity")
+        self.faults: Faults = Faults()
         options = {"runs": {"durable_after": 600.0}}
-        self.storage = await stack.enter_async_context(self.open(self.faults, **options))
+        self.storage: Storage = await stack.enter_async_context(self.open(self.faults, **options))
 
     async def until(self, holds: Callable[[], Awaitable[bool]], *, pace: float = 5.0) -> None:
         """Wait until something holds; a manual clock goes *pace* times as fast meanwhile."""
@@ -303,6 +301,10 @@ class AdversityContract(ModeBase):
     async def is_led(self) -> bool:
         """Say whether somebody leads maintenance."""
         return await self.storage.hot.locks.holder(LEADER) is not None
+
+
+class AdversityContract(AdversityBase):
+    """What broke once, each kind of it, in any mode."""
 
     # --- what a handler does with what it gets --------------------------------------------
 

@@ -32,9 +32,9 @@ class Builder:
     """
 
     def __init__(self, value: Any = "built", *, held_up: bool = False) -> None:
-        self.calls = 0
+        self.calls: int = 0
         self.value = value
-        self.begun = asyncio.Event()
+        self.begun: asyncio.Event = asyncio.Event()
         self._go = asyncio.Event()
         if not held_up:
             self._go.set()

@@ -17,7 +17,13 @@ import psycopg
 from psycopg import conninfo as libpq
 from psycopg_pool import AsyncConnectionPool
 
-from oqron_core.exceptions import ClosedError, ConfigError, TimedOutError, UnavailableError
+from oqron_core.exceptions import (
+    ClosedError,
+    ConfigError,
+    OqronError,
+    TimedOutError,
+    UnavailableError,
+)
 from oqron_postgres._errors import is_transient, translated
 from oqron_postgres._links import PsycopgLink, Rows
 from oqron_postgres._sqltext import Names, Statement
@@ -306,7 +312,7 @@ class PostgresConnection:
             if getting.done():
                 return getting.result()
             if self._lent == 0:
-                raise UnavailableError("PostgreSQL takes no connections") from failed.result()
+                raise _not_taken(failed.result()) from failed.result()
 
     async def _give_up(self, getting: asyncio.Future[_Connection]) -> None:
         if getting.done():
@@ -397,6 +403,17 @@ class PostgresConnection:
     ) -> Rows:
         """Run one statement in a transaction of its own and give its rows."""
         return await self.run(lambda link: link.fetch(statement, params), idempotent=idempotent)
+
+
+def _not_taken(error: BaseException) -> OqronError:
+    """Say why no connection is made; the driver's text for that quotes no row."""
+    if "startup parameter" in str(error):
+        msg = (
+            "postgres: a pooler refuses the session settings; set "
+            "prepared_statements = false, and statement_timeout on the role"
+        )
+        return ConfigError(msg)
+    return UnavailableError("PostgreSQL takes no connections")
 
 
 class PooledLink(PsycopgLink):

@@ -48,6 +48,8 @@ MAX_STEP_BYTES: Final = 8 * 1024 * 1024
 """The largest document of one statement, unless a single write is larger."""
 MAX_ATOMIC_BATCH: Final = 20_000
 
+_NO_FIELDS: Final[dict[str, Any]] = {}
+"""Of whoever asks for none: it is only read."""
 _TABLE_ORDER: Final = {Table.JOBS: 0, Table.RECORDS: 1, Table.RUNS: 2}
 _KIND_ORDER: Final = {Patch: 0, Delete: 1, Insert: 2, Put: 2}
 
@@ -316,6 +318,8 @@ class Batch:
         fields = cast("dict[str, Any]", item.fields)
         if self.returning is None:
             return fields
+        if not self.returning:
+            return _NO_FIELDS
         return {name: fields[name] for name in self.returning if name in fields}
 
     def _written(self, item: Item, inserted_at: int) -> WriteResult:

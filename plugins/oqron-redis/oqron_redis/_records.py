@@ -241,10 +241,14 @@ class Fields(Mapping[str, Any]):
             raise CorruptRecordError(self._where) from error
 
 
-def read_meta(meta: bytes) -> tuple[int, int | None]:
+def read_meta(meta: bytes, where: str = "a record") -> tuple[int, int | None]:
     """Split what `META` holds: inserted at, expires at."""
     inserted, _, expires = meta.partition(b":")
-    return int(inserted), int(expires) if expires else None
+    try:
+        return int(inserted), int(expires) if expires else None
+    except ValueError:
+        # Somebody else wrote there; the driver's words would hold it.
+        raise CorruptRecordError(where) from None
 
 
 def record_from(
@@ -254,8 +258,9 @@ def record_from(
     texts: dict[bytes, bytes],
 ) -> Record:
     """Make a record of stored texts, which it owns from here on."""
-    inserted_at, expires_at = read_meta(meta)
-    fields = Fields(texts, f"{namespace}/{id}")
+    where = f"{namespace}/{id}"
+    inserted_at, expires_at = read_meta(meta, where)
+    fields = Fields(texts, where)
     return Record.lazy(namespace, id, fields, inserted_at, expires_at)
 
 

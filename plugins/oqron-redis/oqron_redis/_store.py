@@ -52,6 +52,18 @@ def _options_of(settings: RedisSettings) -> dict[str, Any]:
     return options
 
 
+def _is_readable(settings: RedisSettings) -> bool:
+    """Say whether a connection takes what the URL asks for; none is made."""
+    try:
+        options: dict[str, Any] = {**parse_url(settings.url)}
+        options.pop("max_connections", None)  # the pool's
+        options.pop("connection_class", Connection)(**options)
+    except (TypeError, ValueError):
+        # Raised by who has no secret among its locals.
+        return False
+    return True
+
+
 def _single_client(settings: RedisSettings) -> Redis:
     options = _options_of(settings)
     connection_class = options.pop("connection_class", Connection)
@@ -95,6 +107,9 @@ def _make_client(settings: RedisSettings, sentinel: Any) -> Any:
         raise ConfigError(f"redis.client: {reason}")
     if sentinel is not None:
         return sentinel.master_for(settings.sentinel)
+    if not settings.cluster and not _is_readable(settings):
+        msg = "redis.url: has a parameter behind the ? that redis-py does not know or cannot read"
+        raise ConfigError(msg)
     return _cluster_client(settings) if settings.cluster else _single_client(settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
-from oqron_core.exceptions import InvalidValueError
+from oqron_core.exceptions import CorruptRecordError, InvalidValueError
 from oqron_core.planes import (
     INT_MAX,
     INT_MIN,
@@ -105,7 +105,10 @@ class RedisCounters(Counters):
         check_key(key)
         place = self._session.keys.counter(key, b"sum")
         answer = await self._session.command(b"GET", place, key=place, again=True)
-        return None if answer is None else int(answer)
+        try:
+            return None if answer is None else int(answer)
+        except ValueError:
+            raise CorruptRecordError(f"counter {key!r}") from None
 
     async def reset(self, key: str) -> bool:
         check_key(key)

@@ -25,8 +25,9 @@ from oqron_core.planes import (
     check_limit,
     check_names,
     check_namespace,
+    decode_object,
     encode_cursor,
-    encode_fields,
+    encode_stored,
 )
 from oqron_sqlite._lane import Transaction
 from oqron_sqlite._query import (
@@ -227,11 +228,16 @@ class SqliteDurablePlane(DurablePlane):
 
 def _record(row: tuple[Any, ...], fields: Sequence[str] | None) -> Record:
     namespace, _, id_, value, inserted_at, expires_at = row[:_FIRST_ORDER]
-    raw: bytes | dict[str, Any] = value.encode()
+    text: bytes = value.encode()
+    raw: bytes | dict[str, Any] = text
     if fields is not None:
-        whole = orjson.loads(value)
-        raw = encode_fields({n: whole[n] for n in fields if n in whole}, max_bytes=None)
+        whole = decode_object(text, f"{namespace}/{id_}")
+        raw = {name: _kept(whole[name]) for name in fields if name in whole}
     return Record.lazy(namespace, id_, raw, inserted_at, expires_at)
+
+
+def _kept(value: Any) -> Any:
+    return encode_stored(value) if isinstance(value, (list, dict)) else value
 
 
 def _cursor(query: Query, row: tuple[Any, ...]) -> str:

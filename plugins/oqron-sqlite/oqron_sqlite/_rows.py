@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from oqron_core.exceptions import CorruptRecordError
 from oqron_core.planes import (
     INT_MAX,
     INT_MIN,
@@ -13,9 +12,10 @@ from oqron_core.planes import (
     Json,
     Record,
     canonical,
-    decode,
+    decode_object,
     encode,
     encode_object,
+    encode_stored,
 )
 
 
@@ -63,10 +63,7 @@ class Row:
         fields = self._fields
         if fields is None:
             key = f"{self.namespace}/{self.id}"
-            fields = decode(self._data or b"null", key)
-            if not isinstance(fields, dict):
-                raise CorruptRecordError(key)
-            self._fields = fields
+            fields = self._fields = decode_object(self._data or b"null", key)
         return fields
 
     @property
@@ -92,7 +89,7 @@ class Row:
             for name in returning:
                 value = self.fields.get(name, MISSING)
                 if type(value) in _CONTAINERS:
-                    value = encode(value, name, max_bytes=None)
+                    value = encode_stored(value)
                 if value is not MISSING:
                     raw[name] = value
         return Record.lazy(self.namespace, self.id, raw, self.inserted_at, self.expires_at)

@@ -71,11 +71,14 @@ class Renewal:
                 by_length.setdefault(runner.handler.options.lease_for, []).append((context, claim))
         for lease_for, pairs in by_length.items():
             claims = [claim for _, claim in pairs]
-            await self._shop.app.storage.jobs.renew(claims, lease_for=lease_for)
-            for context, claim in pairs:
-                if claim.lost and not claim.settled:
-                    log.warning("the lease of a job of %s was lost", context.queue)
-                    context.stop("lease lost")
+            try:
+                await self._shop.app.storage.jobs.renew(claims, lease_for=lease_for)
+            finally:
+                # Also without an answer: a lease is over when its time is.
+                for context, claim in pairs:
+                    if claim.lost and not claim.settled:
+                        log.warning("the lease of a job of %s was lost", context.queue)
+                        context.stop("lease lost")
 
 
 class Pulse:

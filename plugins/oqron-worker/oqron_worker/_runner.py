@@ -171,7 +171,7 @@ class Runner:
         settling: Awaitable[str]
         try:
             enter(context)
-            output = await self.call(context, claim.job.data)
+            output = await self.call(context, claim.data)
         except BaseException as error:  # every way to end is an outcome
             context.task = None
             if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
