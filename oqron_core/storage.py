@@ -201,6 +201,7 @@ async def open_storage(
     async with AsyncExitStack() as stack:
         planes = await _open_planes(stack, found, settings, budget)
         storage = Storage(*_wrapped(planes, wrap_hot, wrap_durable), settings)
+        _warn_of_gaps(settings, storage.durable)
         try:
             await storage._open()
             yield storage
@@ -219,6 +220,16 @@ def _wrapped(
         hot if wrap_hot is None else wrap_hot(hot),
         durable if wrap_durable is None else wrap_durable(durable),
     )
+
+
+def _warn_of_gaps(settings: Settings, durable: DurablePlane) -> None:
+    can = durable.capabilities
+    if not can.atomic or can.atomic_scope != "scope":
+        log.warning(
+            "the durable backend %r has no atomic batches over all records: dead letters, "
+            "requeues, schedules and topics will be refused; only simple queues can rely on it",
+            settings.durable,
+        )
 
 
 async def _open_planes(

@@ -175,7 +175,11 @@ def _hot_features(can: Capabilities) -> list[Feature]:
 
 def _durable_features(can: Capabilities) -> list[Feature]:
     reach = "any records" if can.atomic_scope == "scope" else "records of one namespace"
-    atomic = f"up to {can.max_atomic_batch}, {reach}" if can.atomic else "each item by itself"
+    atomic = (
+        f"up to {can.max_atomic_batch}, {reach}"
+        if can.atomic
+        else "each item by itself: no dead letters, requeues, schedules or topics"
+    )
     bind = "add(transaction=…)" if can.transactions else "add without transaction="
     ended = "a query skips it" if can.expiry_filter else "read, and passed over"
     rows = [

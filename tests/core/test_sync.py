@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import logging
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 
 from oqron_core import _sync_services, _syncgen
@@ -517,6 +519,28 @@ def test_what_is_buffered_is_written_on_the_way_out() -> None:
         run.finish(output="last words")
     assert storage.unwritten == 0
     assert run.id in written
+
+
+class Piecemeal(Watched):
+    """A durable plane that applies each write by itself."""
+
+    @property
+    def capabilities(self) -> Any:
+        return attrs.evolve(self.inner.capabilities, atomic=False)
+
+
+def test_opening_says_what_a_plane_without_atomic_batches_cannot_serve(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "oqron.storage"):
+        with open_sync_storage(mode="memory"):
+            pass
+        assert "" == caplog.text
+        with open_sync_storage(mode="memory", wrap_durable=lambda plane: Piecemeal(plane, [])):
+            pass
+
+    assert "'memory' has no atomic batches" in caplog.text
+    assert "dead letters" in caplog.text
 
 
 # --- refusals --------------------------------------------------------------------
