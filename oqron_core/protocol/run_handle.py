@@ -8,14 +8,13 @@ import weakref
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, final
 
-import orjson
-
 from oqron_core._codec import (
     INT_MAX,
     INT_MIN,
     NULL,
     Json,
     encode,
+    encode_stored,
     portable_text,
     portable_value,
 )
@@ -364,8 +363,8 @@ class RunHandle:
             "status": self.status,
             "output": self._output,
             "progressPercent": self._progress,
-            "logs": Json(orjson.dumps(self._logs)) if self._logs else _EMPTY,
-            "timeline": Json(orjson.dumps(self._timeline)),
+            "logs": encode_stored(self._logs) if self._logs else _EMPTY,
+            "timeline": encode_stored(self._timeline),
             "error": self._error,
             "endedAt": ended,
             "durationMs": None if ended is None else ended - self._started_at,

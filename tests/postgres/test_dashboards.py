@@ -16,6 +16,7 @@ import pytest
 from fix_postgres import opened, run
 
 from oqron_core.planes import Delete, Patch, Query
+from oqron_core.taxonomy import RecordKind
 from oqron_core.testing.servers import PostgresServer
 from oqron_postgres._query import segments_of, shape_of
 from oqron_postgres._statements import Returning
@@ -347,31 +348,53 @@ def test_batches_by_id_probe_the_primary_key(either: str, kind: str) -> None:
             assert 200 == node["Actual Loops"]
 
 
-def test_pruning_follows_the_index_of_what_expires(large: str) -> None:
-    """And deletes by the place of the rows."""
+@pytest.mark.parametrize(
+    ("analysed", "kind", "index"),
+    [
+        (True, "run", "oqron_runs_exp"),
+        (True, "job", "oqron_jobs_exp"),
+        (False, "run", "oqron_runs_exp"),
+        (False, "job", "oqron_jobs_exp"),
+        (False, "dlq", "oqron_jobs_exp"),
+        (False, "log", "oqron_records_exp"),
+    ],
+)
+@pytest.mark.parametrize("major", [15, 18])
+def test_pruning_follows_the_index_of_what_expires(
+    filled: Callable[[int, bool], str], major: int, analysed: bool, kind: str, index: str
+) -> None:
+    """And deletes by the place of the rows; a step never sorts all that has expired."""
+    url = filled(major, analysed)
 
     async def main() -> tuple[bytes, dict[str, Any]]:
-        async with opened(large, "oqron", project="my-app", environment="production") as plane:
-            query = Query(kind="run", where=[("expires_at", "<=", 4_000_000_000_000)])
+        async with opened(url, "oqron", project="my-app", environment="production") as plane:
+            query = Query(kind=RecordKind(kind), where=[("expires_at", "<=", 4_200_000_000_000)])
             shape = shape_of(query, whole=True)
             composer = plane._core.composer
             params = composer.parameters(query, plane.scope, shape) | {"limit": 1000}
             return composer.prune(shape).raw, params
 
     sql, params = run(main())
-    with psycopg.connect(large) as connection:
+    with psycopg.connect(url) as connection:
+        # Many more than a step takes.
+        table = index.removesuffix("_exp")
+        connection.execute(
+            f"UPDATE {table} SET expires_at = 1 "
+            "WHERE project = 'my-app' AND record_kind = %s AND expires_at IS NULL",
+            (kind,),
+        )
         row = connection.execute(
             b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, params
         ).fetchone()
         connection.rollback()
     assert row is not None
+    nodes = list(_nodes(row[0][0]["Plan"]))
     scans = {
-        (node["Node Type"], node.get("Index Name"))
-        for node in _nodes(row[0][0]["Plan"])
-        if "Relation Name" in node
+        (node["Node Type"], node.get("Index Name")) for node in nodes if "Relation Name" in node
     }
-    assert ("Index Scan", "oqron_runs_exp") in scans
+    assert ("Index Scan", index) in scans
     assert not [scan for scan in scans if scan[0] == "Seq Scan"]
+    assert not [node for node in nodes if node["Node Type"] == "Sort"]
 
 
 def test_counts_of_dead_letters_come_from_the_index_alone(large: str) -> None:

@@ -157,6 +157,11 @@ def indexed_number(shape: Shape) -> str | None:
     return None
 
 
+def expires_before(shape: Shape) -> bool:
+    """Whether the index of what expires begins with what is asked for."""
+    return any(name == "expires_at" and op in {"<", "<="} for name, op, _ in shape.where)
+
+
 def segments_of(query: Query, shape: Shape) -> list[tuple[Segment, bool]]:
     """
     Say in which parts a page is read, and whether the cursor is in them.
@@ -184,6 +189,10 @@ def _key(name: str) -> Column:
 
 def _int(number: int) -> Column:
     return literal_column(str(number), Integer)
+
+
+def _first_instant() -> Column:
+    return literal_column("'-9223372036854775808'::bigint", BigInteger)
 
 
 def _infinity(sign: str) -> Column:
@@ -287,7 +296,7 @@ class Composer:
         ]
         if shape.namespace is not None:
             found.append(table.c.namespace == _bound("namespace", Text))
-        elif shape.kind is not None and shape.kind in NAMESPACES:
+        elif shape.kind is not None and shape.kind in NAMESPACES and not expires_before(shape):
             first, end = NAMESPACES[shape.kind]
             if end is None:
                 # The kind says it all; where an index holds the order, naming the one
@@ -296,6 +305,11 @@ class Composer:
                     found.append(table.c.namespace == _quoted(first))
             else:
                 found += [table.c.namespace >= _quoted(first), table.c.namespace < _quoted(end)]
+        if expires_before(shape):
+            # Every expiry is after this. Said so, the planner takes the part of the index
+            # for small, also where it knows nothing of the table; it would otherwise find
+            # all of a kind by a key, and sort them, for every step of a prune.
+            found.append(table.c.expires_at >= _first_instant())
         found += [table.c.record_kind == _quoted(kind.value) for kind in sorted(shape.kinds)]
         for position, condition in enumerate(shape.where):
             bind = f"c{position}"
@@ -438,7 +452,7 @@ class Composer:
         table = self._tables[shape.table]
         tid: Column = column("ctid")
         doomed = select(tid.label("tid")).select_from(table).where(*self._conditions(shape))
-        if any(name == "expires_at" and op in {"<", "<="} for name, op, _ in shape.where):
+        if expires_before(shape):
             # The order of the index of what expires; there, dead entries are skipped
             # cheaply, which a walk over the table could not do.
             doomed = doomed.order_by(table.c.expires_at)

@@ -146,7 +146,8 @@ def texts_of(fields: Mapping[str, Any], path: str, limit: int) -> list[bytes]:
             add(_NULL)
         elif kind is str:
             try:
-                text = _dumps(value)
+                # A copy: orjson's own buffer holds 4 kB for the shortest text.
+                text = b"%b" % _dumps(value)
             except TypeError:  # orjson's for a lone surrogate
                 text = _NUL
             if _NUL in text or len(text) > limit:
