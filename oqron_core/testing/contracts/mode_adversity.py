@@ -253,6 +253,11 @@ class AdversityBase(ModeBase):
         assert run is not None
         return run
 
+    async def status_of(self, run_id: str, storage: Storage | None = None) -> str | None:
+        """Read how far a run is; None as long as it is in no plane."""
+        run = await (storage or self.storage).runs.get(run_id)
+        return None if run is None else run.status
+
     async def runs_of(self, id: str) -> list[str]:  # noqa: A002
         """Give the statuses of a job's runs, in the order of their starts."""
         page = await self.storage.runs.query(job_id=id)
@@ -287,7 +292,7 @@ class AdversityBase(ModeBase):
         job, run = _AFTER[how]
 
         async def whole() -> bool:
-            if await self.state("a") != job or (await self.run_of(run_id)).status != run:
+            if await self.state("a") != job or await self.status_of(run_id) != run:
                 return False
             counts = await self.storage.hot.broker.counts("q")
             return counts.leased == 0 and self.open_handles() == 0
@@ -516,7 +521,7 @@ class AdversityContract(AdversityBase):
             await self.storage.runs.flush()
 
             async def is_seen() -> bool:
-                seen = [(await self.run_of(run_id, dropper)).status for run_id in ids]
+                seen = [await self.status_of(run_id, dropper) for run_id in ids]
                 return seen == ["failed"] * 5 and self.open_handles(dropper) == 0
 
             await self.until(is_seen)
@@ -810,7 +815,7 @@ class AdversityContract(AdversityBase):
                 run.finish(1)
             await storage.runs.flush()
 
-            seen = [(await self.run_of(run.id)).status for run in (*others, big)]
+            seen = [await self.status_of(run.id) for run in (*others, big)]
             assert ["completed"] * 5 + ["failed"] == seen
             assert (0, 0) == (self.open_handles(storage), storage._session.recorder.lost)
 
@@ -971,7 +976,7 @@ class AdversityContract(AdversityBase):
 
         async def are_whole() -> bool:
             counts = await self.storage.hot.broker.counts("q")
-            seen = [(await self.run_of(run_id)).status for run_id in ids]
+            seen = [await self.status_of(run_id) for run_id in ids]
             return seen == ["completed"] * 3 and counts.leased + self.open_handles() == 0
 
         await self.until(are_whole)
