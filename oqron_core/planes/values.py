@@ -713,6 +713,18 @@ class Query:
                 reason = f'the direction is "asc" or "desc", not {direction!r}'
                 raise InvalidValueError(path, reason)
 
+    def id_bounds(self) -> tuple[str, str | None]:
+        """
+        Give the least and the greatest id that can match, for a walk in their order.
+
+        Returns:
+            Both inclusive; an empty string and None where there is no such bound.
+        """
+        ids = [(op, value) for name, op, value in self.where if name == "id" and type(value) is str]
+        least: str = max((value for op, value in ids if op in {"=", ">", ">="}), default="")
+        most: str | None = min((value for op, value in ids if op in {"=", "<", "<="}), default=None)
+        return least, most
+
 
 MAX_PAGE: Final = 10_000
 MAX_ORDER: Final = 4

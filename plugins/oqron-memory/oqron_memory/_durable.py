@@ -581,6 +581,7 @@ def _by_address(
 ) -> _Found:
     """Walk the index of ids from the cursor on, no further than the page."""
     found: _Found = []
+    least, most = query.id_bounds()
     for space in spaces:
         start = None
         if after is not None:
@@ -588,7 +589,7 @@ def _by_address(
                 continue
             if space.name == after[1]:
                 start = after[2]
-        for row in space.after(start, now, least=matcher.least, most=matcher.most):
+        for row in space.after(start, now, least=least, most=most):
             if matcher.always or matcher.matches(row, space.name):
                 found.append((space, row))
                 if len(found) > query.limit:

@@ -117,11 +117,9 @@ class Matcher:
         expired_by: Where a condition bounds ``expires_at`` from above: nothing
             that expires later can match. None where there is no such bound.
         always: Whether there is no condition.
-        least: Where conditions bound ``id`` from below: no lesser one can match.
-        most: Where they bound it from above: no greater one can; None where not.
     """
 
-    __slots__ = ("_tests", "always", "expired_by", "least", "most")
+    __slots__ = ("_tests", "always", "expired_by")
 
     def __init__(self, query: Query) -> None:
         self._tests = [
@@ -135,13 +133,6 @@ class Matcher:
             if name == "expires_at" and operator in {"<", "<="} and type(value) in _NUMBERS
         ]
         self.expired_by = min(bounds) if bounds else None
-        ids = [
-            (op, value) for name, op, value in query.where if name == "id" and type(value) is str
-        ]
-        self.least: str = max((value for op, value in ids if op in {"=", ">", ">="}), default="")
-        self.most: str | None = min(
-            (value for op, value in ids if op in {"=", "<", "<="}), default=None
-        )
 
     def matches(self, row: Row, namespace: str) -> bool:
         """Say whether *row* matches; whether it has expired is not asked."""

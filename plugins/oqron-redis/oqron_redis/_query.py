@@ -222,15 +222,6 @@ def _time_bounds(query: Query, index: Index, head: bytes) -> tuple[bytes, bytes]
     return low, high
 
 
-def _id_bounds(query: Query) -> tuple[bytes, str | None]:
-    """Give what stands before all ids that *query* can match, and the last that it can."""
-    ids = [(op, value) for name, op, value in query.where if name == "id" and type(value) is str]
-    least = max((value for op, value in ids if op in {"=", ">", ">="}), default="")
-    most = min((value for op, value in ids if op in {"=", "<", "<="}), default=None)
-    # A walk begins behind what it is told, and the first id is to be in it.
-    return least.encode(errors="surrogatepass")[:-1], most
-
-
 def _bound(bound: bytes) -> tuple[int, bytes]:
     if bound == b"-":
         return (0, b"")
@@ -306,9 +297,11 @@ class Reader:
             names = tuple(dict.fromkeys((*_looked_at(query), *(query.fields or ()))))
         start = self._resume(query, plan, namespace, cursor)
         by_id = plan.sorted and not plan.reverse and plan.index.time is None
-        least, most = _id_bounds(query) if by_id else (b"", None)
-        if least:
-            start = max(start, plan.head + least)
+        least, most = query.id_bounds() if by_id else ("", None)
+        # A walk begins behind what it is told, and the first id is to be in it.
+        before = least.encode(errors="surrogatepass")[:-1]
+        if before:
+            start = max(start, plan.head + before)
         async for found in self._walk(namespace, plan, names, start, wanted):
             for row in found:
                 if not all(test(row) for test in tests):
