@@ -9,6 +9,7 @@ import itertools
 import re
 import shutil
 import socket
+import time
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from oqron_core.testing._processes import (
 
 _SLOTS: Final = 16_384
 _ANSWER_WITHIN: Final = 5.0
+_LOADED_WITHIN: Final = 10.0
 
 Answer: TypeAlias = "str | int | list[Answer] | None"
 
@@ -99,6 +101,9 @@ class RedisServer(Server):
         """
         Send one command over a connection of its own, as a check that needs no client.
 
+        Sent again for up to ten seconds while the server takes over the data of a
+        primary that it was told to follow.
+
         Returns:
             The answer; strings are decoded as UTF-8.
 
@@ -106,11 +111,17 @@ class RedisServer(Server):
             ServerError: The server answered with an error, or not within five
                 seconds.
         """
-        try:
-            return _ask(self.port, *words)
-        except OSError as error:
-            message = f"the server did not answer: {error}"
-            raise ServerError(message) from error
+        limit = time.monotonic() + _LOADED_WITHIN
+        while True:
+            try:
+                return _ask(self.port, *words)
+            except OSError as error:
+                message = f"the server did not answer: {error}"
+                raise ServerError(message) from error
+            except ServerError as error:
+                if not str(error).startswith("LOADING") or time.monotonic() > limit:
+                    raise
+            time.sleep(0.05)
 
     def _command(self, port: int) -> Sequence[str]:
         return (
