@@ -40,6 +40,7 @@ class Claim:
         "_cancel_event",
         "_data",
         "_job",
+        "_tags",
         "attempt",
         "cancelled",
         "deadline",
@@ -72,6 +73,7 @@ class Claim:
         """What follows the end of the job, where its lease is a lane's."""
         self._data: Any = _UNREAD
         self._job: Job | None = None
+        self._tags: tuple[str, ...] | None = None
         self._cancel_event: asyncio.Event | None = None
 
     @property
@@ -88,6 +90,16 @@ class Claim:
         return job
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The job's tags; the same as ``job.tags``, without building the job."""
+        if self._tags is None:
+            found = self.record.field("tags")
+            self._tags = (
+                tuple([tag for tag in found if type(tag) is str]) if isinstance(found, list) else ()
+            )
+        return self._tags
+
+    @property
     def id(self) -> str:
         """The job's id."""
         return self.record.id
@@ -99,7 +111,7 @@ class Claim:
             job = self._job
             if job is None:
                 where = f"{self.record.namespace}/{self.record.id}"
-                self._data = decode(self.record.encoded("data").data, where)
+                self._data = decode(self.run.encoded_input.data, where)
             else:
                 self._data = job.data
         return self._data

@@ -204,7 +204,7 @@ async def _let_go(storage: Storage, record: Record, tags: list[str]) -> Job:
 
 def failed_parent(claim: Claim) -> str | None:
     """Give the parent whose failure forbids a claimed job to run."""
-    for tag in claim.job.tags:
+    for tag in claim.tags:
         if tag.startswith(PARENT_FAILED):
             return tag[len(PARENT_FAILED) :]
     return None

@@ -93,7 +93,7 @@ def _carrier(context: Context) -> Mapping[str, Any]:
     if context.message is not None:
         return {key: value for key, value in context.message.headers.items() if type(value) is str}
     found = {}
-    for tag in context.claim.job.tags:
+    for tag in context.claim.tags:
         if tag.startswith(_TAG):
             key, _, value = tag[len(_TAG) :].partition("=")
             found[key] = value

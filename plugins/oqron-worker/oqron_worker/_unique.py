@@ -124,7 +124,7 @@ async def _add(storage: Storage, queue: str, spec: JobSpec, job_id: str) -> Job:
 
 def unique_key(claim: Claim) -> str | None:
     """Give the unique key of a claimed job."""
-    for tag in claim.job.tags:
+    for tag in claim.tags:
         if tag.startswith(_TAG):
             return tag[len(_TAG) :]
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -293,6 +294,10 @@ async def _serve(
         if port is not None:
             await stack.enter_async_context(serving(made, port))
         async with made:
+            # What is there now stays. Without this each full pass of the collector looks
+            # through it, and nothing else runs for 45 ms (measured; with it, 1 ms).
+            gc.collect()
+            gc.freeze()
             if parent is not None:
                 tasks.append(asyncio.create_task(_orphaned(made, parent)))
             if until is not None:
