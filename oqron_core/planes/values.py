@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, final
@@ -364,7 +364,7 @@ class Record:
                 self._raw = raw
             else:
                 self._value = raw
-        return raw or {}
+        return {} if raw is None else raw
 
     def guards(self, *names: str) -> dict[str, Any]:
         """Give guards that hold as long as these fields stay as they are, or absent."""
@@ -567,18 +567,43 @@ class WriteResult:
     """
     What became of one write. True if it was applied.
 
-    Attributes:
+    Args:
         applied: Whether the write took place.
         record: The record after it: the new one, the one that stood in the way,
             or None where there is none. Its value holds only what *returning*
             asked for.
+        make: Makes that record when it is first asked for, from *place*: most callers
+            only want to know whether it was applied.
+        place: What *make* is told, so that one serves a whole batch.
+
+    Attributes:
+        applied: Whether the write took place.
     """
 
-    __slots__ = ("applied", "record")
+    __slots__ = ("_make", "_place", "_record", "applied")
 
-    def __init__(self, applied: bool, record: Record | None = None) -> None:  # noqa: FBT001 - made a million times
+    def __init__(
+        self,
+        applied: bool,  # noqa: FBT001 - made a million times
+        record: Record | None = None,
+        make: Callable[[int], Record | None] | None = None,
+        place: int = 0,
+    ) -> None:
         self.applied: bool = applied
-        self.record: Record | None = record
+        self._record = record
+        self._make = make
+        self._place = place
+
+    @property
+    def record(self) -> Record | None:
+        """The record after the write; a backend may make it only when it is asked for."""
+        if self._make is not None:
+            self._record, self._make = self._make(self._place), None
+        return self._record
+
+    @record.setter
+    def record(self, record: Record | None) -> None:
+        self._record, self._make = record, None
 
     def __bool__(self) -> bool:
         return self.applied

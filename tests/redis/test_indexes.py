@@ -11,7 +11,14 @@ from typing import Any
 from oqron_core.planes import Delete, Entry, Insert, Patch, Put, Query
 from oqron_core.taxonomy import RecordKind, classify_namespace
 from oqron_core.testing.servers import RedisServer
-from oqron_redis._records import META, equal_part, indexes_of, time_part
+from oqron_redis._records import (
+    META,
+    equal_part,
+    indexes_of,
+    stored_of,
+    time_part,
+    unpacked,
+)
 
 
 NAMESPACES = ("queue_job:q", "queue_job:r", "runs", "topic_msg:t", "queue_dlq:q", "custom")
@@ -34,7 +41,8 @@ async def check_indexes(planes: Any, ids: list[str]) -> None:
             key = keys.records(namespace) + id_.encode()
             flat = await planes.store.command(b"HGETALL", key, key=key)
             if flat:
-                records[id_.encode()] = dict(zip(flat[::2], flat[1::2], strict=True))
+                meta, texts = stored_of(flat)
+                records[id_.encode()] = {**unpacked(texts), META: meta}
         for index in indexes_of(kind):
             expected = set()
             for name, fields in records.items():

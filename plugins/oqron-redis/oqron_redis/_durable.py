@@ -30,13 +30,14 @@ from oqron_core.planes import (
     check_namespace,
 )
 from oqron_redis._checks import health
+from oqron_redis._items import Encoder, Group, Item
 from oqron_redis._joint import Joint
 from oqron_redis._lane import Arguments
 from oqron_redis._query import Reader
-from oqron_redis._records import META, names_of, pairs, record_from
+from oqron_redis._records import names_of, record_from, stored_of
 from oqron_redis._session import Session, chunks
 from oqron_redis._store import Store
-from oqron_redis._writes import Batch, Encoder, Item, Returning
+from oqron_redis._writes import Batch, Returning, grouped
 
 
 __all__ = ["RedisDurablePlane", "open_durable_plane"]
@@ -110,11 +111,14 @@ class RedisDurablePlane(DurablePlane):
         returning: Sequence[str] | None = None,
     ) -> Sequence[WriteResult]:
         self._session.check_open()
-        encode = self._encoder.encode
-        items = [encode(write) for write in writes]
         wanted: Returning = None if returning is None else tuple(returning)
         if wanted:
             names_of(wanted)
+        groups = None if atomic else self._encoder.groups(writes)
+        if groups is not None and (steps := _group_steps(groups)) is not None:
+            return await self._send(steps, wanted)
+        encode = self._encoder.encode
+        items = [encode(write) for write in writes]
         if atomic and len(items) > _MAX_ATOMIC:
             reason = f"has {len(items)} writes; an atomic batch has at most {_MAX_ATOMIC}"
             raise InvalidValueError("writes", reason)
@@ -135,20 +139,26 @@ class RedisDurablePlane(DurablePlane):
         wanted: Returning,
     ) -> list[WriteResult]:
         nothing = self._session.keys.durable_nothing
-        batches = [
-            Batch(self._encoder, step, wanted) for step in ([items] if atomic else _steps(items))
-        ]
-        if len(batches) == 1:
-            keys, arguments = batches[0].call(nothing, atomic=atomic)
-            answer = await self._session.run("write", keys, arguments)
-            if atomic and answer[0] == b"-1":
-                raise _conflict(items, int(answer[1]))
-            return batches[0].results(answer)
+        if not atomic:
+            return await self._send([grouped(step) for step in _steps(items)], wanted)
+        batch = Batch(self._encoder, grouped(items), wanted)
+        keys, arguments = batch.call(nothing, atomic=True)
+        answer = await self._session.run("write", keys, arguments)
+        if answer[0] == b"-1":
+            raise _conflict(items, int(answer[1]))
+        return batch.results(answer)
+
+    async def _send(self, steps: Sequence[Sequence[Group]], wanted: Returning) -> list[WriteResult]:
+        nothing = self._session.keys.durable_nothing
+        batches = [Batch(self._encoder, step, wanted) for step in steps]
         # All are built before any is sent, so a refusal comes before any write.
         calls = [batch.call(nothing, atomic=False) for batch in batches]
+        if len(batches) == 1:
+            return batches[0].results(await self._session.run("write", *calls[0]))
         # A script that the server has forgotten is sent once more, behind others: steps
         # that touch one record wait for each other.
-        repeats = len({item.key for item in items}) < len(items)
+        keys = [key for step in steps for group in step for key in group.keys]
+        repeats = len(set(keys)) < len(keys)
         answers = await self._session.run_all("write", calls, at_once=1 if repeats else 8)
         return [
             result
@@ -163,11 +173,11 @@ class RedisDurablePlane(DurablePlane):
         encoder, nothing = self._encoder, self._session.keys.durable_nothing
 
         def build(items: Sequence[Item]) -> Arguments:
-            keys, arguments = Batch(encoder, items, wanted).call(nothing, atomic=False)
+            keys, arguments = Batch(encoder, grouped(items), wanted).call(nothing, atomic=False)
             return (len(keys), *keys, *arguments)
 
         def split(items: Sequence[Item], answer: Any) -> Sequence[WriteResult]:
-            return Batch(encoder, items, wanted).results(answer)
+            return Batch(encoder, grouped(items), wanted).results(answer)
 
         joint = Joint(build, split)
         if len(self._joints) >= _MAX_JOINTS:
@@ -257,8 +267,7 @@ class RedisDurablePlane(DurablePlane):
 
 
 def _record(namespace: str, id_: str, flat: list[bytes]) -> Record:
-    texts = pairs(flat)
-    return record_from(namespace, id_, texts.pop(META), texts)
+    return record_from(namespace, id_, *stored_of(flat))
 
 
 def _is_small(items: Sequence[Item]) -> bool:
@@ -273,7 +282,7 @@ def _expect_texts(item: Item, stored: Sequence[bytes | None]) -> bool:
         if value is MISSING or text is None or item.arguments[place] == text:
             continue
         if text[:1] in {b"[", b"{"} and canonical(Json(text)) == canonical(value):
-            item.arguments[place] = text
+            item.arguments = [*item.arguments[:place], text, *item.arguments[place + 1 :]]
             changed = True
     return changed
 
@@ -289,6 +298,26 @@ def _steps(items: Sequence[Item]) -> list[Sequence[Item]]:
             start, size = index, 0
         size += item.size
     steps.append(items[start:])
+    return steps
+
+
+def _group_steps(groups: Sequence[Group]) -> list[list[Group]] | None:
+    """Divide groups into steps; None where some write is so large that items must be."""
+    steps: list[list[Group]] = [[]]
+    room = _STEP
+    for group in groups:
+        sizes = group.sizes()
+        if max(sizes) > _STEP_BYTES // _STEP:
+            return None
+        start, count = 0, len(sizes)
+        while start < count:
+            if not room:
+                steps.append([])
+                room = _STEP
+            stop = min(count, start + room)
+            steps[-1].append(group if stop - start == count else group.part(start, stop))
+            room -= stop - start
+            start = stop
     return steps
 
 

@@ -24,22 +24,22 @@ from oqron_core.planes import (
     rank,
 )
 from oqron_core.taxonomy import classify_namespace
+from oqron_redis._items import Encoder
 from oqron_redis._records import (
-    META,
     ODD,
     ODD_TIME,
     Index,
     equal_part,
     indexes_of,
     names_of,
-    pairs,
     read_meta,
     record_from,
+    stored_of,
     texts_of,
     time_part,
+    unpacked,
 )
 from oqron_redis._session import Session, chunks
-from oqron_redis._writes import Encoder
 
 
 __all__ = ["Reader"]
@@ -740,8 +740,8 @@ def _asked(query: Query) -> tuple[str, ...]:
 
 def _row(namespace: str, id_: str, reply: list[Any], fields: Sequence[bytes] | None) -> Row:
     if fields is None:
-        texts = pairs(reply)
-        return Row(namespace, id_, texts.pop(META), texts)
+        meta, texts = stored_of(reply)
+        return Row(namespace, id_, meta, unpacked(texts))
     found = zip(fields, reply[1:], strict=True)
     return Row(namespace, id_, reply[0], {n: text for n, text in found if text is not None})
 

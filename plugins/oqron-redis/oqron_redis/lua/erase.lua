@@ -8,6 +8,7 @@
 -- Answer: how many were deleted
 
 -- needs: _index
+-- needs: _fields
 local position = 0
 local function take()
   position = position + 1
@@ -39,7 +40,7 @@ local deleted = 0
 for r = 1, records do
   local key = KEYS[r]
   local id = string.sub(key, prefix + 1)
-  local found = redis.call('HMGET', key, unpack(fields))
+  local found = complete(key, fields, redis.call('HMGET', key, unpack(fields)))
   local ghosts = tonumber(take())
   local at = position
   position = position + 2 * ghosts

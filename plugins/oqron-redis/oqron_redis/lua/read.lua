@@ -1,9 +1,10 @@
 -- Read records.
 -- KEYS: records
 -- ARGV: whether expired ones are read too (0, 1); how many fields (-1 for all), their names
--- Answer: per record its fields as HGETALL gives them, or the values of NUL and of
+-- Answer: per record its fields as HGETALL gives them, see _fields, or the values of NUL and of
 --       the fields asked for; 0 where it has expired, nil where it is absent
 
+-- needs: _fields
 local META = '\0'
 local now = 0
 if ARGV[1] == '0' then
@@ -29,7 +30,7 @@ for k = 1, #KEYS do
   elseif cut and tonumber(string.sub(meta, cut + 1)) <= now then
     answer[k] = 0
   else
-    answer[k] = fields or redis.call('HGETALL', key)
+    answer[k] = fields and complete(key, names, fields) or redis.call('HGETALL', key)
   end
 end
 return answer

@@ -1,8 +1,8 @@
 -- Apply a batch of writes to records and keep their indexes.
 --
--- A record is a hash: its fields are the top-level fields of the value, each its
--- own JSON text, which is compared, joined and handed on but never re-encoded. The
--- field NUL, which no value can have, holds "inserted_at" or "inserted_at:expires_at".
+-- A record is a hash of the top-level fields of the value, each its own JSON text, which
+-- is compared, joined and handed on but never re-encoded; see _fields. The field NUL,
+-- which no value can have, holds "inserted_at" or "inserted_at:expires_at".
 --
 -- KEYS: one record per write, in order; nothing (a key that never is); then of
 --       each namespace: expiry index, namespaces of its kind, and its indexes
@@ -12,12 +12,15 @@
 --       a record key, name, how many indexes, and of each index the field that
 --       must be equal and the field of the time (or '');
 --       then groups: verb, namespace, count, lists of names, the values that all its
---       writes share, and per write the others
--- Answer: now, then per write 1 (applied, as sent), 2 (applied, no record),
---       0 (not applied, no record), or {applied, meta or nil, fields}; for an
---       atomic batch that does not hold: -1 and the position of the offender
+--       writes share, and per write the others. Of a whole record: its expiry, its
+--       body, and what stands apart
+-- Answer: now, then per write 1 (applied, as sent), 2 (applied, no record), 0 (not
+--       applied, no record), its meta (applied, no fields asked for), or {applied,
+--       meta, fields}; for an atomic batch that does not hold: -1 and the position of
+--       the offender
 
 -- needs: _index
+-- needs: _fields
 local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -73,7 +76,8 @@ do
   for n = 1, tonumber(take()) do
     local space = {
       prefix = tonumber(take()), name = take(), expiry = KEYS[k], registry = KEYS[k + 1],
-      defs = {}, fields = {}, places = {}, pending = {}, order = {}, expiries = {}, touched = false,
+      defs = {}, fields = {}, places = {}, expiries = {},
+      count = 0, seen = {}, ids = {}, before = {}, after = {},
     }
     k = k + 2
     for d = 1, tonumber(take()) do
@@ -89,53 +93,82 @@ do
         end
       end
       space.defs[d] = def
-      space.pending[d] = {}
-      space.order[d] = {}
       k = k + 1
     end
     namespaces[n] = space
   end
 end
 
--- Index changes are gathered and made once, at the end: a record that moves twice
--- in a batch costs one move, and a batch that fails leaves no trace.
-local function note(space, id, texts, present)
-  space.touched = true
-  local place, timed
-  for d, def in ipairs(space.defs) do
-    local member = id
-    if def.time then
-      if def.time ~= place then
-        place = def.time
-        timed = time_part(texts[place]) .. META .. id
-      end
-      member = timed
-    end
-    if def.eq then member = equal_part(texts[def.eq]) .. META .. member end
-    local pending = space.pending[d]
-    if pending[member] == nil then
-      local order = space.order[d]
-      order[#order + 1] = member
-    end
-    pending[member] = present
+-- Note the texts of the fields that indexes look at, before and after a change; false
+-- where there was or is no record. The indexes follow once, at the end: a record that
+-- moves twice in a batch costs one move, and a batch that fails leaves no trace.
+local function note(space, id, before, after)
+  local n = space.seen[id]
+  if n then
+    space.after[n] = after
+  else
+    n = space.count + 1
+    space.count = n
+    space.seen[id] = n
+    space.ids[n], space.before[n], space.after[n] = id, before, after
   end
 end
 
-local function flush(key, pending, order)
-  local added, removed = {}, {}
-  for i = 1, #order do
-    if pending[order[i]] then
-      added[#added + 1] = 0
-      added[#added + 1] = order[i]
-    else
-      removed[#removed + 1] = order[i]
+-- Most records of a batch share the parts that stand before their ids.
+local equal_heads, time_heads = {}, {}
+
+local function equal_head(text)
+  text = text or false
+  local head = equal_heads[text]
+  if not head then
+    head = equal_part(text) .. META
+    equal_heads[text] = head
+  end
+  return head
+end
+
+local function time_head(text)
+  text = text or false
+  local head = time_heads[text]
+  if not head then
+    head = time_part(text) .. META
+    time_heads[text] = head
+  end
+  return head
+end
+
+local function member_of(def, id, texts)
+  if def.eq and def.time then
+    return equal_head(texts[def.eq]) .. time_head(texts[def.time]) .. id
+  end
+  if def.eq then return equal_head(texts[def.eq]) .. id end
+  if def.time then return time_head(texts[def.time]) .. id end
+  return id
+end
+
+local function flush(space, def)
+  local added, removed, a, r = {}, {}, 0, 0
+  local ids, befores, afters = space.ids, space.before, space.after
+  for n = 1, space.count do
+    local id, before, after = ids[n], befores[n], afters[n]
+    local old = before and member_of(def, id, before)
+    local new = after and member_of(def, id, after)
+    if old ~= new then
+      if old then
+        r = r + 1
+        removed[r] = old
+      end
+      if new then
+        added[a + 1], added[a + 2] = 0, new
+        a = a + 2
+      end
     end
   end
-  for i = 1, #removed, 4000 do
-    call('ZREM', key, unpack(removed, i, math.min(i + 3999, #removed)))
+  for i = 1, r, 4000 do
+    call('ZREM', def.key, unpack(removed, i, math.min(i + 3999, r)))
   end
-  for i = 1, #added, 4000 do
-    call('ZADD', key, unpack(added, i, math.min(i + 3999, #added)))
+  for i = 1, a, 4000 do
+    call('ZADD', def.key, unpack(added, i, math.min(i + 3999, a)))
   end
 end
 
@@ -157,8 +190,8 @@ end
 local function finish()
   for n = 1, #namespaces do
     local space = namespaces[n]
-    if space.touched then
-      for d = 1, #space.defs do flush(space.defs[d].key, space.pending[d], space.order[d]) end
+    if space.count > 0 then
+      for d = 1, #space.defs do flush(space, space.defs[d]) end
       if call('EXISTS', space.defs[1].key) == 1 then
         call('ZADD', space.registry, 0, space.name)
       else
@@ -209,31 +242,47 @@ local function with_expiry(meta, expires)
 end
 
 local function report(applied, key, meta)
-  if wanted == 0 then return {applied, meta} end
+  if wanted == 0 then return applied == 1 and meta or {applied, meta} end
   if wanted < 0 then return {applied, meta, call('HGETALL', key)} end
-  return {applied, meta, call('HMGET', key, unpack(returning))}
+  return {applied, meta, complete(key, returning, call('HMGET', key, unpack(returning)))}
 end
 
--- Read meta, the fields of the indexes, and more, in one command.
-local function read(key, space, more)
-  local names = {META}
-  for i = 1, #space.fields do names[#names + 1] = space.fields[i] end
-  for i = 1, #more do names[#names + 1] = more[i] end
-  local found = call('HMGET', key, unpack(names))
-  local texts, rest = {}, {}
-  for i = 1, #space.fields do texts[i] = found[i + 1] end
-  for i = 1, #more do rest[i] = found[i + 1 + #space.fields] end
-  return found[1], texts, rest
+-- What is read of a record, each field once: META, then what is asked for.
+local function reading()
+  return {META}, {[META] = 1}
+end
+
+local function want(names, places, list)
+  local found = {}
+  for i = 1, #list do
+    local name = list[i]
+    if not places[name] then
+      names[#names + 1] = name
+      places[name] = #names
+    end
+    found[i] = places[name]
+  end
+  return found
+end
+
+local function read(key, names)
+  return complete(key, names, call('HMGET', key, unpack(names)))
+end
+
+local function picked(found, places)
+  local texts = {}
+  for i = 1, #places do texts[i] = found[places[i]] end
+  return texts
 end
 
 -- Whether fields are as the texts of a row from `base` on expect. An empty text, which
 -- no JSON has, expects that the field is absent.
-local function holds(row, count, base, found, offset)
-  for i = 1, count do
+local function holds(row, base, found, places)
+  for i = 1, #places do
     local text = row[base + i]
     if text == '' then
-      if found[offset + i] then return false end
-    elseif found[offset + i] ~= text then
+      if found[places[i]] then return false end
+    elseif found[places[i]] ~= text then
       return false
     end
   end
@@ -245,17 +294,20 @@ local failed = nil
 local function whole_group(verb, space, count, first, answer)
   local names = take_list()
   local width = #names
-  local row, varying = take_shared(width + 1)
-  local buffer = {META, META}
+  local row, varying = take_shared(width + 2)
+  local buffer = {META, META, BODY, row[2] or ''}
+  local indexed, columns = {}, {}
   for i = 1, width do
-    buffer[2 * i + 1] = names[i]
-    buffer[2 * i + 2] = row[i + 1] or ''
-  end
-  local places = {}
-  for i = 1, width do
+    buffer[2 * i + 3] = names[i]
+    buffer[2 * i + 4] = row[i + 2] or ''
     local place = space.places[names[i]]
-    if place then places[place] = i + 1 end
+    if place then
+      indexed[#indexed + 1] = place
+      columns[#columns + 1] = i + 2
+    end
   end
+  local old_names, old_places = reading()
+  local field_at = want(old_names, old_places, space.fields)
   for w = first, first + count - 1 do
     local key = KEYS[w]
     local id = string.sub(key, space.prefix + 1)
@@ -271,10 +323,10 @@ local function whole_group(verb, space, count, first, answer)
       answer[w + 1] = report(0, key, meta)
       if atomic then failed = w return end
     else
+      local before = false
       if meta then
-        local _, old = read(key, space, {})
+        before = picked(read(key, old_names), field_at)
         save(key)
-        note(space, id, old, false)
         if expiry_of(meta) then space.expiries[id] = false end
         call('DEL', key)
       else
@@ -282,16 +334,10 @@ local function whole_group(verb, space, count, first, answer)
       end
       local stamp = with_expiry(here and meta or now_text, expires)
       buffer[2] = stamp
-      if width < 2000 then
-        call('HSET', key, unpack(buffer))
-      else
-        for i = 1, #buffer, 4000 do
-          call('HSET', key, unpack(buffer, i, math.min(i + 3999, #buffer)))
-        end
-      end
+      call('HSET', key, unpack(buffer))
       local texts = {}
-      for place, column in pairs(places) do texts[place] = row[column] end
-      note(space, id, texts, true)
+      for i = 1, #indexed do texts[indexed[i]] = row[columns[i]] end
+      note(space, id, before, texts)
       if expires ~= '' then space.expiries[id] = expires end
       if here then
         answer[w + 1] = report(1, key, stamp)
@@ -313,10 +359,10 @@ end
 
 -- The sums of small integers, which a number of Lua holds exactly, as texts to set;
 -- nil where one is no integer at all, and none where Redis has to add.
-local function sums(raise, row, base, old, from)
+local function sums(row, base, old, places)
   local found = {}
-  for i = 1, #raise do
-    local text, by = old[from + i] or '0', row[base + i]
+  for i = 1, #places do
+    local text, by = old[places[i]] or '0', row[base + i]
     if not string.find(text, '^-?%d+$') then return nil end
     if found and #text <= 15 and #by <= 15 then
       found[i] = string.format('%.0f', tonumber(text) + tonumber(by))
@@ -329,8 +375,10 @@ end
 
 -- Add to integer fields; whether all could be added to. HINCRBY knows best what
 -- leaves 64 bits, so what it did before it refused is taken back.
-local function raise_all(key, raise, row, base, old, from)
+local function raise_all(key, raise, row, base, old, places)
   for i = 1, #raise do
+    -- It may stand in the body alone.
+    call('HSET', key, raise[i], old[places[i]] or '0')
     local reply = redis.pcall('HINCRBY', key, raise[i], row[base + i])
     if type(reply) == 'table' and reply.err then
       if not string.find(reply.err, 'overflow', 1, true)
@@ -338,11 +386,7 @@ local function raise_all(key, raise, row, base, old, from)
         error(reply.err)
       end
       for back = 1, i - 1 do
-        if old[from + back] then
-          call('HSET', key, raise[back], old[from + back])
-        else
-          call('HDEL', key, raise[back])
-        end
+        call('HSET', key, raise[back], old[places[back]] or '')
       end
       return false
     end
@@ -356,6 +400,18 @@ local function joined(text, body)
   return string.sub(text, 1, -2) .. ',' .. body .. ']'
 end
 
+-- Remove fields: what stands in the body is covered by an empty text.
+local function remove(key, unset)
+  local fields = body_of(key)
+  for i = 1, #unset do
+    if fields[unset[i]] then
+      call('HSET', key, unset[i], '')
+    else
+      call('HDEL', key, unset[i])
+    end
+  end
+end
+
 local function patch_group(space, count, first, answer)
   local expect, set, unset = take_list(), take_list(), take_list()
   local raise, join = take_list(), take_list()
@@ -363,20 +419,20 @@ local function patch_group(space, count, first, answer)
   local reread = touches(space, {unset, raise, join})
   -- One HMGET per record: meta, guards, what is raised and joined, and the fields of
   -- the indexes where they change.
-  local names = {META}
-  for _, list in ipairs({expect, raise, join, moves and space.fields or {}}) do
-    for i = 1, #list do names[#names + 1] = list[i] end
-  end
-  local raise_from = 1 + #expect
-  local join_from = raise_from + #raise
-  local field_from = join_from + #join
+  local names, places = reading()
+  local expect_at = want(names, places, expect)
+  local raise_at, join_at = want(names, places, raise), want(names, places, join)
+  local field_at = want(names, places, moves and space.fields or {})
   local set_base = 1 + #expect
   local raise_base = set_base + #set
   local join_base = raise_base + #raise
   local row, varying = take_shared(join_base + #join)
-  local set_places, changes = {}, {}
+  local moved, columns, changes = {}, {}, {}
   for i = 1, #set do
-    if space.places[set[i]] then set_places[space.places[set[i]]] = set_base + i end
+    if space.places[set[i]] then
+      moved[#moved + 1] = space.places[set[i]]
+      columns[#columns + 1] = set_base + i
+    end
     changes[2 * i - 1] = set[i]
   end
 
@@ -389,17 +445,18 @@ local function patch_group(space, count, first, answer)
       answer[w + 1] = 0
       if atomic then failed = w return end
     else
+      complete(key, names, old)
       -- All that can refuse is looked at before anything is written.
-      local ok = holds(row, #expect, 1, old, 1)
-      local added = sums(raise, row, raise_base, old, raise_from)
+      local ok = holds(row, 1, old, expect_at)
+      local added = sums(row, raise_base, old, raise_at)
       ok = ok and added ~= nil
       for i = 1, #join do
-        local text = old[join_from + i]
+        local text = old[join_at[i]]
         ok = ok and (not text or string.byte(text) == 91)
       end
       if ok then
         save(key)
-        ok = added or raise_all(key, raise, row, raise_base, old, raise_from)
+        ok = added or raise_all(key, raise, row, raise_base, old, raise_at)
       end
       if not ok then
         answer[w + 1] = report(0, key, meta)
@@ -412,7 +469,7 @@ local function patch_group(space, count, first, answer)
           n = n + 2
         end
         for i = 1, #join do
-          changes[n + 1], changes[n + 2] = join[i], joined(old[join_from + i], row[join_base + i])
+          changes[n + 1], changes[n + 2] = join[i], joined(old[join_at[i]], row[join_base + i])
           n = n + 2
         end
         local expires = row[1]
@@ -429,20 +486,18 @@ local function patch_group(space, count, first, answer)
         for i = 1, n, 4000 do
           call('HSET', key, unpack(changes, i, math.min(i + 3999, n)))
         end
-        for i = 1, #unset, 4000 do
-          call('HDEL', key, unpack(unset, i, math.min(i + 3999, #unset)))
-        end
+        if #unset > 0 then remove(key, unset) end
         if moves then
-          local texts, after = {}, nil
-          for i = 1, #space.fields do texts[i] = old[field_from + i] end
-          note(space, id, texts, false)
+          local before, after = picked(old, field_at), nil
           if reread then
-            after = call('HMGET', key, unpack(space.fields))
+            local fresh, at = reading()
+            at = want(fresh, at, space.fields)
+            after = picked(read(key, fresh), at)
           else
-            after = texts
-            for place, column in pairs(set_places) do after[place] = row[column] end
+            after = picked(old, field_at)
+            for i = 1, #moved do after[moved[i]] = row[columns[i]] end
           end
-          note(space, id, after, true)
+          note(space, id, before, after)
         end
         answer[w + 1] = report(1, key, meta)
       end
@@ -452,23 +507,25 @@ end
 
 local function delete_group(space, count, first, answer)
   local expect = take_list()
+  local names, places = reading()
+  local expect_at, field_at = want(names, places, expect), want(names, places, space.fields)
   local row, varying = take_shared(#expect)
   for w = first, first + count - 1 do
     local key = KEYS[w]
     local id = string.sub(key, space.prefix + 1)
     take_row(row, varying)
-    local meta, texts, found = read(key, space, expect)
-    local ok = holds(row, #expect, 0, found, 0)
+    local old = call('HMGET', key, unpack(names))
+    local meta = old[1]
     if not alive(meta) then
       answer[w + 1] = 0
       if atomic then failed = w return end
-    elseif not ok then
+    elseif not holds(row, 0, complete(key, names, old), expect_at) then
       answer[w + 1] = report(0, key, meta)
       if atomic then failed = w return end
     else
       save(key)
       call('DEL', key)
-      note(space, id, texts, false)
+      note(space, id, picked(old, field_at), false)
       if expiry_of(meta) then space.expiries[id] = false end
       answer[w + 1] = 2
     end

@@ -1,0 +1,331 @@
+"""Writes, encoded: one by one, or by columns where many look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, final
+
+from oqron_core.exceptions import InvalidValueError
+from oqron_core.planes import KEEP, Delete, Insert, Patch, Put, Write
+from oqron_core.taxonomy import RecordKind, classify_namespace
+from oqron_redis._keys import Keys
+from oqron_redis._records import (
+    indexes_of,
+    layout_of,
+    names_of,
+    text_columns,
+    texts_of,
+)
+
+
+__all__ = ["Encoder", "Group", "Item", "Space"]
+
+_CONTAINERS: Final = (b"[", b"{")
+_WORTH_COLUMNS: Final = 8
+
+
+@final
+class Space:
+    """What is known of a namespace: its number in a batch is its place in `names`."""
+
+    __slots__ = ("head", "keys", "kind", "prefix")
+
+    def __init__(self, keys: Keys, namespace: str) -> None:
+        kind: RecordKind = classify_namespace(namespace)
+        self.kind = kind
+        indexes = indexes_of(kind)
+        self.prefix = keys.records(namespace)
+        self.keys = (
+            keys.expiry(namespace),
+            keys.namespaces(kind),
+            *(keys.index(index.tag, namespace) for index in indexes),
+        )
+        head: list[bytes | int] = [len(self.prefix), namespace.encode(), len(indexes)]
+        for index in indexes:
+            head += ((index.equal or "").encode(), (index.time or "").encode())
+        self.head = tuple(head)
+
+
+@final
+class Item:
+    """
+    One write, encoded.
+
+    Attributes:
+        guarded: Whether it is guarded by a list or an object.
+        fields: The names and the texts of a whole record; None of other writes.
+    """
+
+    __slots__ = ("arguments", "fields", "group", "guarded", "key", "size", "write")
+
+    def __init__(
+        self,
+        write: Write,
+        key: bytes,
+        group: tuple[Any, ...],
+        arguments: Sequence[bytes],
+        guards: Sequence[bytes] = (),
+        fields: tuple[Sequence[bytes], Sequence[bytes]] | None = None,
+    ) -> None:
+        self.write = write
+        self.fields = fields
+        self.guarded = bool(guards) and any(text[:1] in _CONTAINERS for text in guards)
+        self.key = key
+        self.group = group
+        self.arguments = arguments
+        self.size = sum(map(len, arguments))
+
+
+@final
+class Group:
+    """
+    Writes in a row that differ in their values alone.
+
+    Attributes:
+        head: The verb, the namespace, and the lists of names.
+        writes: The writes.
+        keys: The key of each.
+        columns: Their values, by place.
+        sent: Gives the fields of the whole record that the n-th write is; None where
+            they are no whole records.
+    """
+
+    __slots__ = ("columns", "head", "keys", "sent", "writes")
+
+    def __init__(
+        self,
+        head: tuple[Any, ...],
+        writes: Sequence[Write],
+        keys: Sequence[bytes],
+        columns: Sequence[Sequence[bytes]],
+        sent: Callable[[int], dict[bytes, bytes]] | None = None,
+    ) -> None:
+        self.head = head
+        self.writes = writes
+        self.keys = keys
+        self.columns = columns
+        self.sent = sent
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Group:
+        """Make a group of items of one group."""
+        sent = None if items[0].fields is None else partial(_fields_of, items)
+        return cls(
+            items[0].group,
+            [item.write for item in items],
+            [item.key for item in items],
+            [*zip(*[item.arguments for item in items], strict=True)],
+            sent,
+        )
+
+    def sizes(self) -> list[int]:
+        """Give the bytes of each write's values."""
+        if not self.columns:
+            return [0] * len(self.writes)
+        return [*map(sum, zip(*[map(len, column) for column in self.columns], strict=True))]
+
+    def part(self, start: int, stop: int) -> Group:
+        """Give the writes from *start* to before *stop*."""
+        sent = self.sent
+        return Group(
+            self.head,
+            self.writes[start:stop],
+            self.keys[start:stop],
+            [column[start:stop] for column in self.columns],
+            None if sent is None else lambda place: sent(start + place),
+        )
+
+
+def _fields_of(items: Sequence[Item], place: int) -> dict[bytes, bytes]:
+    fields = items[place].fields
+    return {} if fields is None else dict(zip(*fields, strict=True))
+
+
+def _row(
+    names: Sequence[bytes], columns: Sequence[Sequence[bytes]], place: int
+) -> dict[bytes, bytes]:
+    return dict(zip(names, [column[place] for column in columns], strict=True))
+
+
+def _keys(space: Space, writes: Sequence[Write]) -> list[bytes]:
+    prefix = space.prefix
+    return [prefix + write.id.encode() for write in writes]
+
+
+@final
+class Encoder:
+    """
+    Turns writes into arguments.
+
+    Args:
+        keys: The keys of the scope.
+        limit: The largest field, in bytes.
+    """
+
+    def __init__(self, keys: Keys, limit: int) -> None:
+        self._keys = keys
+        self._limit = limit
+        self._spaces: dict[str, Space] = {}
+
+    def space(self, namespace: str) -> Space:
+        """Give what is known of a namespace."""
+        found = self._spaces.get(namespace)
+        if found is None:
+            if len(self._spaces) >= 4096:  # noqa: PLR2004 - a bound, so that memory stays flat
+                self._spaces.clear()
+            found = self._spaces[namespace] = Space(self._keys, namespace)
+        return found
+
+    def groups(self, writes: Sequence[Write]) -> list[Group] | None:
+        """
+        Encode a batch by columns; None where its writes are few or not alike enough.
+
+        Raises:
+            InvalidValueError: As `encode` for the first write that it refuses.
+        """
+        if len(writes) < _WORTH_COLUMNS:
+            return None
+        groups: list[Group] = []
+        for shape, run in groupby(writes, _shape):
+            alike = [*run]
+            if shape is None or len(alike) < _WORTH_COLUMNS:
+                return None
+            group = self._patches(alike) if shape[0] is Patch else self._wholes(alike)
+            if group is None:
+                return None
+            groups.append(group)
+        return groups
+
+    def _wholes(self, writes: Sequence[Any]) -> Group:
+        first = writes[0]
+        space = self.space(first.namespace)
+        names = names_of(tuple(first.value))
+        layout = layout_of(space.kind, names)
+        texts = text_columns([write.value for write in writes], "value", self._limit)
+        columns: list[Sequence[bytes]] = [
+            [b"" if write.expires_at is None else b"%d" % write.expires_at for write in writes],
+            layout.bodies(texts, len(writes)),
+        ]
+        columns += layout.rest(texts)
+        head = (b"I" if type(first) is Insert else b"P", first.namespace, layout.apart)
+        return Group(head, writes, _keys(space, writes), columns, partial(_row, names, texts))
+
+    def _patches(self, writes: Sequence[Any]) -> Group | None:
+        first = writes[0]
+        limit = self._limit
+        columns: list[Sequence[bytes]] = [[_patched_expiry(write) for write in writes]]
+        if first.expect:
+            guards = text_columns([write.expect for write in writes], "expect", limit)
+            if any(text[:1] in _CONTAINERS for column in guards for text in column):
+                return None
+            columns += guards
+        if first.set:
+            columns += text_columns([write.set for write in writes], "set", limit)
+        if first.increment:
+            columns += [
+                [b"%d" % by for by in column]
+                for column in zip(*[write.increment.values() for write in writes], strict=True)
+            ]
+        return Group(
+            _patch_head(first), writes, _keys(self.space(first.namespace), writes), columns
+        )
+
+    def encode(self, write: Write) -> Item:
+        """
+        Encode one write.
+
+        Raises:
+            InvalidValueError: A value is not portable, or too large.
+        """
+        space = self.space(write.namespace)
+        key = space.prefix + write.id.encode()
+        kind = type(write)
+        if kind is Patch:
+            return self._patch(write, key)  # type: ignore[arg-type]  # a Patch, as just tested
+        if kind is Delete:
+            expect = write.expect  # type: ignore[union-attr]  # a Delete, as just tested
+            group = (b"D", write.namespace, names_of(tuple(expect)))
+            guards = self._guards(expect)
+            return Item(write, key, group, guards, guards)
+        if kind is not Insert and kind is not Put:
+            reason = f"must be Put, Insert, Patch or Delete, not {kind.__name__}"
+            raise InvalidValueError("writes", reason)
+        return self._whole(write, key, space.kind)  # type: ignore[arg-type]  # one of the two that are left
+
+    def _whole(self, write: Put | Insert, key: bytes, kind: RecordKind) -> Item:
+        value: Any = write.value
+        if not isinstance(value, Mapping):
+            reason = f"must be an object (dict), not {type(value).__name__}"
+            raise InvalidValueError("value", reason)
+        verb = b"I" if type(write) is Insert else b"P"
+        names = names_of(tuple(value))
+        texts = texts_of(value, "value", self._limit)
+        layout = layout_of(kind, names)
+        expires = write.expires_at
+        arguments = [b"" if expires is None else b"%d" % expires, layout.body(texts)]
+        arguments += layout.rest(texts)
+        group = (verb, write.namespace, layout.apart)
+        return Item(write, key, group, arguments, fields=(names, texts))
+
+    def _patch(self, write: Patch, key: bytes) -> Item:
+        group = _patch_head(write)
+        arguments = [_patched_expiry(write)]
+        limit = self._limit
+        guards = self._guards(write.expect)
+        arguments += guards
+        arguments += texts_of(write.set, "set", limit)
+        if write.increment:
+            arguments += [b"%d" % by for by in write.increment.values()]
+        if write.append:
+            lists = {name: list(items) for name, items in write.append.items()}
+            arguments += [text[1:-1] for text in texts_of(lists, "append", limit)]
+        return Item(write, key, group, arguments, guards)
+
+    def _guards(self, expect: Mapping[str, Any]) -> list[bytes]:
+        # A list or object is compared by the text that is stored: the plane puts the
+        # right one in, see `RedisDurablePlane._expect_stored`.
+        return texts_of(expect, "expect", self._limit)
+
+
+def _shape(write: Write) -> tuple[Any, ...] | None:
+    """Give what writes have in common that are encoded by columns, or None."""
+    kind = type(write)
+    if kind is Patch:
+        patch: Any = write
+        if patch.append:
+            return None
+        return (
+            kind,
+            patch.namespace,
+            *patch.expect,
+            None,
+            *patch.set,
+            None,
+            *patch.unset,
+            None,
+            *patch.increment,
+        )
+    if kind is Insert or kind is Put:
+        whole: Any = write
+        if isinstance(whole.value, Mapping):
+            return (kind, whole.namespace, *whole.value)
+    return None
+
+
+def _patch_head(write: Patch) -> tuple[Any, ...]:
+    return (
+        b"U",
+        write.namespace,
+        names_of(tuple(write.expect)),
+        names_of(tuple(write.set)),
+        names_of(tuple(write.unset)),
+        names_of(tuple(write.increment)),
+        names_of(tuple(write.append)),
+    )
+
+
+def _patched_expiry(write: Patch) -> bytes:
+    expires = write.expires_at
+    return b"k" if expires is KEEP else b"" if expires is None else b"%d" % expires
