@@ -605,6 +605,8 @@ def portable_value(
         max_bytes: The limit of the encoded size.
         on_refused: Called with the reason where the marker was taken.
     """
+    if value is None:
+        return NULL
     try:
         return encode(value, "output", max_bytes=max_bytes)
     except InvalidValueError as error:

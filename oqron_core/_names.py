@@ -49,6 +49,17 @@ def check_name(what: str, name: object) -> str:
     Raises:
         InvalidValueError: It is not such a name.
     """
+    if (
+        type(name) is str
+        and 0 < len(name) <= MAX_NAME_CHARS
+        and name.isascii()
+        and "\0" not in name
+    ):
+        return name
+    return _looked_at(what, name)
+
+
+def _looked_at(what: str, name: object) -> str:
     if type(name) is not str:
         raise InvalidValueError(what, f"must be a str, not {type(name).__name__}")
     size = len(name)

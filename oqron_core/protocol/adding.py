@@ -150,7 +150,7 @@ class Adding:
         self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]
     ) -> list[Job]:
         session = self._session
-        results = await session.write_many([insert for insert, _, _ in chunk], returning=())
+        results = await session.write_many([insert for insert, _, _ in chunk])
         jobs: list[Job] = []
         fresh: list[tuple[Job, int | None]] = []
         for (insert, delay, job), result in zip(chunk, results, strict=True):

@@ -155,7 +155,7 @@ class Claiming:
         marks = [self._mark(lease, job, batch, expect, first=True) for lease, job in pairs]
         results = await self._write_marks([lease for lease, _ in pairs], marks)
         try:
-            return await self._sort_out(pairs, results, batch)
+            return await self._sort_out(pairs, marks, results, batch)
         except Exception:
             # What was begun has an attempt counted: it is given back, not lost.
             for claim in batch.claims.values():
@@ -165,15 +165,17 @@ class Claiming:
     async def _sort_out(
         self,
         pairs: Sequence[tuple[Lease, str]],
+        marks: Sequence[Patch],
         results: Sequence[WriteResult],
         batch: _Batch,
     ) -> list[Claim]:
         others: list[tuple[Lease, str, Record | None]] = []
-        for (lease, job_id), result in zip(pairs, results, strict=True):
-            if result.applied and result.record is not None:
-                await self._begin(lease, result.record, batch)
+        for (lease, job_id), mark, result in zip(pairs, marks, results, strict=True):
+            record = result.record
+            if result.applied and record is not None:
+                await self._begin(lease, mark, record, batch)
             else:
-                others.append((lease, job_id, result.record))
+                others.append((lease, job_id, record))
         if others:
             await self._look_again(others, batch)
             claims = batch.claims
@@ -296,24 +298,24 @@ class Claiming:
         ]
         results = await self._write_marks([lease for lease, _ in takes], marks)
         changed: list[tuple[Lease, str, Record | None]] = []
-        for (lease, record), result in zip(takes, results, strict=True):
+        for (lease, record), mark, result in zip(takes, marks, results, strict=True):
             if not result.applied or result.record is None:
                 changed.append((lease, record.id, result.record))
                 continue
             if record.field("status") == "active":
                 await close_run_of(self._session, record, "failed", "lease lapsed", batch.now)
-            await self._begin(lease, result.record, batch)
+            await self._begin(lease, mark, result.record, batch)
         return changed
 
-    async def _begin(self, lease: Lease, record: Record, batch: _Batch) -> None:
+    async def _begin(self, lease: Lease, mark: Patch, record: Record, batch: _Batch) -> None:
         try:
-            batch.claims[record.id] = self._start(lease, record, batch)
+            batch.claims[record.id] = self._start(lease, mark, record, batch)
         except CorruptRecordError:
             # One unreadable record must hold up neither the batch nor the queue.
             log.exception("a job cannot be read; it is put aside for a minute")
             await self._session.nack([lease], delay=_ASIDE_FOR)
 
-    def _start(self, lease: Lease, record: Record, batch: _Batch) -> Claim:
+    def _start(self, lease: Lease, mark: Patch, record: Record, batch: _Batch) -> Claim:
         attempt = record.integer("attemptMade", 1)
         run = self._session.recorder.start(
             name=batch.kind.name or lease.queue,
@@ -321,7 +323,7 @@ class Claiming:
             trigger=batch.kind.trigger,
             encoded_input=record.encoded("data"),
             started_at=batch.now,
-            run_id=record.field("runId"),
+            run_id=mark.set["runId"],
             attempt=attempt,
             job_id=record.id,
             queue_name=lease.queue,

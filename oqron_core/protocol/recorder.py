@@ -135,9 +135,12 @@ class Recorder:
         )
         with self.lock:
             self._handles[handle.id] = handle
-            if self._loop is not None:
-                self._young.append((self._loop.time(), handle))
-            self.changed(handle)
+            if self._loop is None:
+                self.changed(handle)
+            else:
+                begun = (self._loop.time(), handle)
+                self._young.append(begun)
+                self._queue(begun)
         return handle
 
     def handle(self, run_id: str) -> RunHandle | None:
@@ -154,8 +157,12 @@ class Recorder:
         if self.unsent > self.settings.buffer:
             self._drop_oldest()
         if handle.id not in self._dirty:
-            since = 0.0 if self._loop is None else self._loop.time()
-            self._dirty[handle.id] = (since, handle)
+            self._queue((0.0 if self._loop is None else self._loop.time(), handle))
+
+    def _queue(self, since: tuple[float, RunHandle]) -> None:
+        self._dirty[since[1].id] = since
+        if len(self._dirty) == 1:
+            # For the others it was brought forward when the first one came.
             self._soon(self._arm_early)
 
     def _arm_early(self) -> None:
@@ -181,7 +188,8 @@ class Recorder:
         if self._dirty.pop(handle.id, None) is not None:
             self.unsent -= handle.unsent
         self._finished.append(handle)
-        self._soon(self._wake.set)
+        if not self._wake.is_set():
+            self._soon(self._wake.set)
 
     def _soon(self, callback: Callable[[], None]) -> None:
         loop = self._loop
@@ -296,15 +304,20 @@ class Recorder:
                 self.lost += 1
 
     async def _write_batch(self, batch: Sequence[RunHandle]) -> None:
-        results = await self._durable.write(self._writes(batch), returning=("status",))
-        # An insert can meet the row that an unanswered write put there as running.
-        again = [
+        results = await self._durable.write(self._writes(batch), returning=())
+        refused = [
             handle
             for handle, result in zip(batch, results, strict=True)
-            if not result.applied
-            and not handle.in_history
-            and result.record is not None
-            and result.record.field("status") == "running"
+            if not result.applied and not handle.in_history
+        ]
+        if not refused:
+            return
+        # An insert can meet the row that an unanswered write put there as running.
+        rows = await self._durable.get(RUNS, [handle.id for handle in refused])
+        again = [
+            handle
+            for handle, row in zip(refused, rows, strict=True)
+            if row is not None and row.text("status") == "running"
         ]
         if again:
             for handle in again:

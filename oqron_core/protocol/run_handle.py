@@ -35,6 +35,7 @@ four bytes for one, JSON up to six for a control character."""
 _ENTRY_CHARS: Final = 60
 _FIELD_CHARS: Final = 4000
 _FIELD_TEXT: Final = 1000
+_SMALL: Final = 2**53
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 
 
@@ -99,6 +100,7 @@ class RunHandle:
         attempt: Which attempt of its job this is, from 1.
         job_id: The job, or None.
         queue_name: The job's queue, or None.
+        encoded_input: What it works on, as JSON text.
         in_history: For the writer: whether the durable plane has a row of it.
         in_overlay: For the writer: whether the hot plane shows it.
         owner: For the writer: the claim it belongs to, or None.
@@ -106,7 +108,6 @@ class RunHandle:
 
     __slots__ = (
         "__weakref__",
-        "_encoded_input",
         "_ended_at",
         "_error",
         "_log_chars",
@@ -122,6 +123,7 @@ class RunHandle:
         "_timeline",
         "_timeline_sent",
         "attempt",
+        "encoded_input",
         "id",
         "in_history",
         "in_overlay",
@@ -152,7 +154,7 @@ class RunHandle:
         self.job_id: str | None = job_id
         self.queue_name: str | None = queue_name
         self._static = static
-        self._encoded_input = encoded_input
+        self.encoded_input: Json = encoded_input
         self._started_at = started_at
         self._ended_at: int | None = None
         self._output: Json = NULL
@@ -201,23 +203,33 @@ class RunHandle:
         with recorder.lock:
             if self._ended_at is not None:
                 return
-            if (
-                len(self._logs) >= recorder.settings.max_logs
-                or self._log_chars > recorder.max_bytes // _LOG_SHARE
-            ):
+            logs, settings = self._logs, recorder.settings
+            if len(logs) >= settings.max_logs or self._log_chars > recorder.max_bytes // _LOG_SHARE:
                 self._cut_log()
                 return
+            text = portable_text(msg, limit=settings.max_log_chars)
             entry: dict[str, Any] = {
                 "level": level
                 if type(level) is str and level in _LEVELS
                 else portable_text(level, limit=20),
-                "msg": portable_text(msg, limit=recorder.settings.max_log_chars),
+                "msg": text,
                 "ts": recorder.now(),
             }
-            for name, value in fields.items():
-                entry.setdefault(portable_text(name, limit=100), _portable_field(value))
-            self._log_chars += len(entry["msg"]) + _ENTRY_CHARS + (_FIELD_CHARS * len(fields))
-            self._logs.append(entry)
+            chars = len(text) + _ENTRY_CHARS
+            if fields:
+                chars += _FIELD_CHARS * len(fields)
+                for name, value in fields.items():
+                    if name not in _plain_names:
+                        name = _plain_name(name)  # noqa: PLW2901 - made portable
+                    if name not in entry:
+                        # Small integers, the usual ones, need no closer look.
+                        entry[name] = (
+                            value
+                            if type(value) is int and -_SMALL < value < _SMALL
+                            else _portable_field(value)
+                        )
+            self._log_chars += chars
+            logs.append(entry)
             recorder.unsent += 1
             recorder.changed(self)
 
@@ -394,7 +406,7 @@ class RunHandle:
         return {
             "id": self.id,
             **self._static,
-            "input": self._encoded_input,
+            "input": self.encoded_input,
             "attempts": self.attempt,
             "startedAt": self._started_at,
             "jobId": self.job_id,
@@ -437,6 +449,17 @@ class RunHandle:
 
 
 _LISTS: Final = frozenset({"logs", "timeline"})
+
+# The same few names stand in every entry; each is looked at once.
+_plain_names: set[str] = set()
+_PLAIN_MOST: Final = 1024
+
+
+def _plain_name(name: str) -> str:
+    plain = portable_text(name, limit=100)
+    if plain == name and len(_plain_names) < _PLAIN_MOST:
+        _plain_names.add(name)
+    return plain
 
 
 def _portable_field(value: Any) -> Any:

@@ -13,6 +13,7 @@ from oqron_core.planes.hot import HotPlane
 __all__ = ["ServerTime"]
 
 _FRESH_FOR: Final = 30.0
+_NEVER: Final = float("-inf")
 
 
 class ServerTime:
@@ -31,7 +32,7 @@ class ServerTime:
         self._plane = plane
         self._always = plane.capabilities.clock == "process"
         self._base = 0
-        self._measured = float("-inf")
+        self._measured = _NEVER
 
     async def now(self) -> int:
         """
@@ -51,6 +52,7 @@ class ServerTime:
 
     def estimate(self) -> int:
         """Give the same without asking; what `now` gave last, carried on."""
-        if self._measured == float("-inf"):
+        measured = self._measured
+        if measured == _NEVER:
             return time.time_ns() // 1_000_000
-        return self._base + int((time.monotonic() - self._measured) * 1000)
+        return self._base + int((time.monotonic() - measured) * 1000)

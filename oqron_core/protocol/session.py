@@ -28,7 +28,7 @@ from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.options import Options
 from oqron_core.protocol.recorder import Recorder
 from oqron_core.protocol.servertime import ServerTime
-from oqron_core.protocol.transitions import JOB, OPEN, SETTLE_FIELDS, shows
+from oqron_core.protocol.transitions import JOB, OPEN, shows
 
 
 __all__ = ["OWN_PREFIX", "Session", "Settlement"]
@@ -150,16 +150,14 @@ class Session:
 
     # --- durable writes ---
 
-    async def write_many(
-        self, writes: Sequence[Write], *, returning: Sequence[str] = SETTLE_FIELDS
-    ) -> Sequence[WriteResult]:
+    async def write_many(self, writes: Sequence[Write]) -> Sequence[WriteResult]:
         """
         Write a batch; where no answer came, again, and understand the second.
 
-        The results show the fields that settling needs, and no others; with
-        *returning*, those, unless it had to be written again. Trying again
-        ends after a second: maintenance leaves a job alone for two, so one whose
-        insert is repeated cannot have been worked and gone in between.
+        The results show the records that refused a guarded write, as they were right
+        after it, and no others. Trying again ends after a second: maintenance leaves
+        a job alone for two, so one whose insert is repeated cannot have been worked and
+        gone in between.
 
         Raises:
             UnavailableError: No answer after several tries.
@@ -168,8 +166,8 @@ class Session:
         started = time.monotonic()
         for attempt in range(_TRIES):
             try:
-                shown = SETTLE_FIELDS if attempt else returning
-                results = await self.durable.write(writes, returning=shown)
+                results = await self.durable.write(writes, returning=())
+                await self._show_refusals(writes, results)
             except UnavailableError:
                 late = time.monotonic() - started > _TRY_FOR
                 if attempt == _TRIES - 1 or late or self._closed:
@@ -181,6 +179,18 @@ class Session:
                 await self._own_up(writes, results)
             return results
         raise AssertionError  # the loop returns or raises
+
+    async def _show_refusals(self, writes: Sequence[Write], results: Sequence[WriteResult]) -> None:
+        """Read what refused: seldom anything, so nothing is read of what did not."""
+        refused: dict[str, list[int]] = {}
+        for index, (write, result) in enumerate(zip(writes, results, strict=True)):
+            if not result.applied and result.record is not None and type(write) is not Insert:
+                refused.setdefault(write.namespace, []).append(index)
+        for namespace, indexes in refused.items():
+            ids = [writes[index].id for index in indexes]
+            found = await self.durable.get(namespace, ids)
+            for index, record in zip(indexes, found, strict=True):
+                results[index].record = record
 
     async def _own_up(self, writes: Sequence[Write], results: Sequence[WriteResult]) -> None:
         """Find out which writes the unanswered try had done."""

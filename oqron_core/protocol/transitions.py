@@ -39,7 +39,6 @@ __all__ = [
     "FINAL",
     "JOB",
     "OPEN",
-    "SETTLE_FIELDS",
     "cancelled",
     "completed",
     "dead",
@@ -62,8 +61,8 @@ FINAL: Final = frozenset({"completed", "failed", "cancelled"})
 OPEN: Final = ("waiting", "delayed", "active")
 """Statuses of jobs that the broker should know."""
 
-SETTLE_FIELDS: Final = ("status", "leaseToken", "runAt", "createdAt", "runId")
-"""What the answer to a settling write has to show to be understood."""
+_TELLING: Final = ("status", "leaseToken", "runAt", "createdAt", "runId")
+"""Fields that show whether a write was done."""
 
 MAX_ATTEMPTS: Final = 1000
 _EMPTY_LIST: Final = Json(b"[]")
@@ -436,7 +435,7 @@ def shows(write: Write, record: Record | None) -> bool:
         wanted.update(write.set)
         return all(
             record.field(name) == (None if wanted[name] is MISSING else wanted[name])
-            for name in SETTLE_FIELDS
+            for name in _TELLING
             if name in wanted
         )
     return True
