@@ -7,7 +7,7 @@ import logging
 import time
 import weakref
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -42,6 +42,7 @@ _ASIDE_FOR: Final = 60.0
 _CHANGING_FOR: Final = 1.0
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
+_WORTH_HALVING: Final = 50
 
 
 @attrs.frozen
@@ -139,8 +140,7 @@ class Claiming:
     def _release_unclaimed(self, task: asyncio.Task[list[Claim] | None]) -> None:
         if task.cancelled() or task.exception() is not None:
             return
-        for claim in task.result() or ():
-            self._session.spawn(self._release_quietly(claim), name="oqron-release")
+        self._give_back(task.result() or ())
 
     async def _release_quietly(self, claim: Claim) -> None:
         try:
@@ -149,7 +149,28 @@ class Claiming:
             log.debug("an undelivered claim will lapse: %s", error)
 
     async def _confirm(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
+        """Confirm leases; of many, the second half is on its way while the first is taken in."""
         batch.now = await self._session.durable_time.now()
+        if len(leases) < _WORTH_HALVING:
+            return await self._confirm_part(leases, batch)
+        middle = len(leases) // 2
+        batches = [batch, attrs.evolve(batch, claims={})]
+        found = await asyncio.gather(
+            self._confirm_part(leases[:middle], batches[0]),
+            self._confirm_part(leases[middle:], batches[1]),
+            return_exceptions=True,
+        )
+        claims: list[Claim] = []
+        for part in found:
+            if isinstance(part, BaseException):
+                for other in found:
+                    if not isinstance(other, BaseException):
+                        self._give_back(other)
+                raise part
+            claims += part
+        return claims
+
+    async def _confirm_part(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
         pairs = await self._named(leases, batch)
         expect = {"status": "waiting", "startedAt": None}
         marks = [self._mark(lease, job, batch, expect, first=True) for lease, job in pairs]
@@ -158,9 +179,12 @@ class Claiming:
             return await self._sort_out(pairs, marks, results, batch)
         except Exception:
             # What was begun has an attempt counted: it is given back, not lost.
-            for claim in batch.claims.values():
-                self._session.spawn(self._release_quietly(claim), name="oqron-release")
+            self._give_back(batch.claims.values())
             raise
+
+    def _give_back(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            self._session.spawn(self._release_quietly(claim), name="oqron-release")
 
     async def _sort_out(
         self,

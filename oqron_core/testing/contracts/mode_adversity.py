@@ -16,7 +16,7 @@ import pytest
 
 from oqron_core.exceptions import CapabilityError, InvalidValueError, UnavailableError
 from oqron_core.models import Job, JobSpec, Run
-from oqron_core.planes import Entry, Put, Scope
+from oqron_core.planes import Delete, Entry, Patch, Put, Scope
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.services.maintenance import LEADER
@@ -456,6 +456,42 @@ class AdversityContract(AdversityBase):
         assert ("a", 1) == (again.id, again.attempt)
         await jobs.complete(again)
         assert ["cancelled", "completed"] == await self.runs_of("a")
+
+    @pytest.mark.parametrize("half", [1, 2])
+    async def test_a_large_claim_of_which_half_fails_gives_back_the_other(self, half: int) -> None:
+        """Halves are confirmed side by side; what was begun costs no attempt, and no lapse."""
+        jobs = self.storage.jobs
+        ids = [f"{n:03}" for n in range(60)]
+        await jobs.add_many("q", [JobSpec(n, id=id_, max_attempts=1) for n, id_ in enumerate(ids)])
+        # One half's marks are refused as often as they are tried.
+        self.faults.fail("durable.write", nth=half, times=1)
+        self.faults.fail("durable.write", nth=3, times=3)
+        with pytest.raises(UnavailableError):
+            await jobs.claim("q", limit=60, lease_for=60.0)
+        self.faults.heal()
+
+        claims: list[Claim] = []
+
+        async def are_taken() -> bool:
+            claims.extend(await jobs.claim("q", limit=60, lease_for=60.0))
+            return len(claims) == len(ids)
+
+        await self.until(are_taken)
+        assert ids == sorted(claim.id for claim in claims)
+        assert {1} == {claim.attempt for claim in claims}
+        assert [True] * 60 == await jobs.complete_many([(claim, None) for claim in claims])
+
+    async def test_a_large_claim_is_in_order(self) -> None:
+        """As the broker handed them out, with the one that is not simply waiting among them."""
+        jobs = self.storage.jobs
+        ids = [f"{n:03}" for n in range(70)]
+        await jobs.add_many("q", [JobSpec(n, id=id_) for n, id_ in enumerate(ids)])
+        await self.storage.durable.write(
+            [Delete("queue_job:q", "010"), Patch("queue_job:q", "050", set={"status": "cancelled"})]
+        )
+        claims = await jobs.claim("q", limit=70)
+        assert [id_ for id_ in ids if id_ not in {"010", "050"}] == [claim.id for claim in claims]
+        assert [int(claim.id) for claim in claims] == [claim.data for claim in claims]
 
     @pytest.mark.parametrize("times", [1, 3])
     @pytest.mark.parametrize("state", ["fresh", "retried"])
