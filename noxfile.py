@@ -72,23 +72,46 @@ def tools(*names: str) -> list[str]:
     return ["-c", "constraints.txt", *group(*names)]
 
 
-def install_wheels(session: nox.Session, *requirements: str) -> None:
-    """Build all distributions, and install them and their extras with *requirements*."""
+WHEELS: dict[Path, Path] = {}
+"""The wheel of each distribution: they are for any Python, so one build is for all sessions."""
+
+
+def build_wheels(session: nox.Session) -> dict[Path, Path]:
+    """Build all distributions, unless a session of this run has."""
+    if WHEELS and all(wheel.exists() for wheel in WHEELS.values()):
+        return WHEELS
     folder = Path(session.create_tmp()) / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
-    places = [ROOT, *PLUGINS]
-    session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), *map(str, places))
-    wheels = []
+    projects = {
+        place: nox.project.load_toml(place / "pyproject.toml") for place in (ROOT, *PLUGINS)
+    }
+    # What builds them is fetched once, and is not among what is installed for the tests.
+    needed = {line for project in projects.values() for line in project["build-system"]["requires"]}
+    tools = str(folder / "tools")
+    session.run("pip", "install", "-q", "--target", tools, *sorted(needed))
+    session.run(
+        *("pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)),
+        *map(str, projects),
+        env={"PYTHONPATH": tools},
+    )
+    for place, project in projects.items():
+        (wheel,) = folder.glob(f"{project['project']['name'].replace('-', '_')}-*.whl")
+        WHEELS[place] = wheel
+    return WHEELS
+
+
+def install_wheels(session: nox.Session, *requirements: str) -> None:
+    """Install all distributions, built anew, and their extras with *requirements*."""
     wanted = []
-    for place in places:
+    names = []
+    for place, wheel in build_wheels(session).items():
         project = nox.project.load_toml(place / "pyproject.toml")["project"]
-        (wheel,) = map(str, folder.glob(f"{project['name'].replace('-', '_')}-*.whl"))
         extras = ",".join(project.get("optional-dependencies", {}))
-        wheels.append(wheel)
-        wanted.append(f"{wheel}[{extras}]" if extras else wheel)
-    session.install(*wanted, *requirements)
+        names.append(project["name"])
+        wanted.append(f"{wheel}[{extras}]" if extras else str(wheel))
     # A session that is used again has the same version already, of older code.
-    session.install("--force-reinstall", "--no-deps", *wheels)
+    session.run_install("pip", "uninstall", "-q", "-y", *names, silent=True)
+    session.install(*wanted, *requirements)
     use_installed(session)
 
 
@@ -98,6 +121,8 @@ def use_installed(session: nox.Session) -> None:
     session.env["PYTHONSAFEPATH"] = "1"
     session.env["OQRON_TEST_INSTALLED"] = "1"
     session.env["OQRON_TEST_REQUIRE_SERVERS"] = "1"
+    # Every test that starts a process would compile all that it imports once more.
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""
 
 
 @nox.session
@@ -109,20 +134,21 @@ def demo(session: nox.Session) -> None:
 
 # Most of a test of a server is waiting for it, so four at a time keep two cores busy.
 SPREAD = ["-n", "4", "--dist", "worksteal", "-m", "not matrix"]
+FAST = "not matrix and not slow"
 
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Test: everything on the Python that runs nox, the core and memory on the others."""
+    """Test: everything on the Python that runs nox, what is quick of the core on the others."""
     install_wheels(session, *group("test"))
     # Every process has to collect the same tests in the same order.
     session.env["PYTHONHASHSEED"] = "0"
-    chosen = [] if session.python == DEFAULT else [path for path in QUICK if Path(path).exists()]
     if session.posargs:
         session.run("pytest", *session.posargs)
         return
+    chosen = SPREAD if session.python == DEFAULT else [*SPREAD[:4], "-m", FAST, *QUICK]
     try:
-        session.run("pytest", *SPREAD, *chosen)
+        session.run("pytest", *chosen)
     except CommandFailed:
         # Four at a time on real servers and real clocks can starve one another. What
         # failed has to pass alone, or it has failed.
@@ -156,6 +182,17 @@ def contract(session: nox.Session) -> None:
     found = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/*/test_contract.py"))]
     places = ["tests/contract", "tests/modes", *found]
     session.run("pytest", *SPREAD[:4], *places, *session.posargs)
+
+
+@nox.session
+def deep(session: nox.Session) -> None:
+    """Try every crash point, and many lives, where ``tests`` tries a sample; takes hours."""
+    install_wheels(session, *group("test"))
+    session.env["PYTHONHASHSEED"] = "0"
+    session.env["OQRON_TEST_CRASH_POINTS"] = "all"
+    session.env["OQRON_TEST_DEPTH"] = os.environ.get("OQRON_TEST_DEPTH", "20")
+    places = ["tests/reliability", "tests/sqlite/test_modes.py"]
+    session.run("pytest", *SPREAD[:4], *(session.posargs or places))
 
 
 @nox.session

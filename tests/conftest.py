@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hypothesis import HealthCheck, settings
+
+
+# How long an example takes is the machine's affair.
+settings.register_profile("oqron", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("oqron")
 
 # Tests are collected by the importlib mode, which leaves the path alone: the
 # fixture modules are found because this line names their folder, and nothing else

@@ -53,7 +53,18 @@ class Field:
         return bool(self.attribute.metadata.get("text", True))
 
 
-def fields_of(cls: type[Any]) -> dict[str, Field]:
+_FIELDS: Final[dict[type[Any], Mapping[str, Field]]] = {}
+"""What is known of the classes that were asked for: a class does not change."""
+
+
+def fields_of(cls: type[Any]) -> Mapping[str, Field]:
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = types.MappingProxyType(_fields(cls))
+    return found
+
+
+def _fields(cls: type[Any]) -> dict[str, Field]:
     try:
         hints = typing.get_type_hints(cls)
     except NameError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import functools
 import inspect
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -249,8 +250,9 @@ def _forward(name: str) -> Callable[..., Any]:
     return call
 
 
-def _facet(kind: type[_T], inner: _T, prefix: str, faults: Faults) -> _T:
-    """Make a proxy of a facet: every coroutine method of the ABC goes through."""
+@functools.cache
+def _faulty(kind: type) -> Any:
+    # Made once: a class costs more than all that most tests do with it.
     body: dict[str, Any] = {"__module__": __name__}
     for name in dir(kind):
         if not name.startswith("_") and inspect.iscoroutinefunction(getattr(kind, name)):
@@ -258,7 +260,12 @@ def _facet(kind: type[_T], inner: _T, prefix: str, faults: Faults) -> _T:
     if kind is Signals:
         body["subscribe"] = _subscribe
     meta: Any = type(kind)
-    proxy = meta(f"Faulty{kind.__name__}", (kind,), body)()
+    return meta(f"Faulty{kind.__name__}", (kind,), body)
+
+
+def _facet(kind: type[_T], inner: _T, prefix: str, faults: Faults) -> _T:
+    """Make a proxy of a facet: every coroutine method of the ABC goes through."""
+    proxy = _faulty(cast("Any", kind))()
     proxy._inner = inner
     proxy._prefix = prefix
     proxy._faults = faults

@@ -11,13 +11,15 @@ import pytest
 
 from fix_calls import GROUP, LEASE, QUEUE, TOPIC, Call, calls
 from fix_leaks import Setting, quiet
+from fix_modes import depth
 
 from oqron_core import OqronError, Storage, open_storage
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-CYCLES = 200
+CYCLES = depth(50)
+"""What stays behind each time is seen twenty times over: two are allowed to be late."""
 LONGEST = 400
 """Turns of the loop after which a call that goes on for ever is cancelled."""
 

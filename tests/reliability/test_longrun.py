@@ -19,7 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells"),
 ]
 
-JOBS = 20_000
+JOBS = 10_000
+"""Twenty samples of a batch each; ``nox -s longrun`` is for what grows slowly."""
 
 
 @pytest.mark.parametrize("mode", ["memory", "redis", "redis-postgres"])

@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
-from oqron_core.testing.contracts import DurablePlaneContract, HotPlaneContract
+from oqron_core.testing.contracts import (
+    BrokerContract,
+    DurablePlaneContract,
+    HotPlaneContract,
+    RecordsContract,
+)
+from oqron_core.testing.contracts.base import Contract
 
 
 class TestSqlite(HotPlaneContract, DurablePlaneContract):
@@ -26,8 +32,7 @@ class TestSqlite(HotPlaneContract, DurablePlaneContract):
         return {"path": self.path}
 
 
-@pytest.mark.slow
-class TestTwoFilesFlushed(HotPlaneContract, DurablePlaneContract):
+class _TwoFilesFlushed(Contract):
     """Two files, each commit flushed to the disk, under the loop that is chosen for speed."""
 
     backend = "sqlite"
@@ -41,3 +46,14 @@ class TestTwoFilesFlushed(HotPlaneContract, DurablePlaneContract):
     def settings(self) -> dict[str, Any]:
         """Keep the planes apart, and every commit safe from a power cut."""
         return {**self.paths, "synchronous": "full"}
+
+
+@pytest.mark.slow
+class TestTwoFilesFlushed(_TwoFilesFlushed, BrokerContract, RecordsContract):
+    """What each file is there for: handing out work, and keeping records."""
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+class TestAllOfTwoFilesFlushed(_TwoFilesFlushed, HotPlaneContract, DurablePlaneContract):
+    """All of it."""

@@ -84,11 +84,7 @@ class Plugin:
             LookupError: No such entry point, or it registers nothing of the name.
         """
         if module is None:
-            found = [*entry_points(group="oqron", name=name)]
-            if not found:
-                msg = f"no entry point {name!r} in the group 'oqron' is installed"
-                raise LookupError(msg)
-            module = found[0].load()
+            module = _installed(name)
         hot: dict[str, tuple[Backend, OpenHot]] = {}
         durable: dict[str, tuple[Backend, OpenDurable]] = {}
 
@@ -111,6 +107,16 @@ class Plugin:
             hot[name][1] if name in hot else None,
             durable[name][1] if name in durable else None,
         )
+
+
+@functools.cache
+def _installed(name: str) -> Any:
+    # Looked for once: reading what all distributions say takes longer than most tests.
+    found = [*entry_points(group="oqron", name=name)]
+    if not found:
+        msg = f"no entry point {name!r} in the group 'oqron' is installed"
+        raise LookupError(msg)
+    return found[0].load()
 
 
 def _synchronous(test: Callable[..., Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
+from oqron_core._plugins import Plugins, discover
 from oqron_core.exceptions import (
     ClosedError,
     ConflictError,
@@ -32,6 +34,11 @@ __all__ = ["ModeBase", "ModeContract"]
 
 LAPSE = 0.3
 """A lease that is left to lapse; long enough for one call on a busy machine."""
+
+
+@functools.cache
+def _installed() -> Plugins:
+    return discover(only=())
 
 
 class ModeBase(Contract):
@@ -66,6 +73,8 @@ class ModeBase(Contract):
         }
         if self.mode:
             options.setdefault("mode", self.mode)
+        # Not looked for by each of the storages that a run of the tests opens.
+        options.setdefault("plugins", _installed())
         if faults is not None:
             options |= {"wrap_hot": faults.wrap_hot, "wrap_durable": faults.wrap_durable}
         async with open_storage(**options) as storage:
