@@ -117,7 +117,8 @@ class Item:
 
 # --- whole values ---
 
-_QUICK: Final = frozenset({str, int, bool, type(None), Json})
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+_QUICK: Final = _PLAIN | {Json}
 _QUICK_OPTIONS: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_STRICT_INTEGER
 _CONTAINERS: Final = (b"[", b"{")
 _known_names: set[str] = set()
@@ -305,7 +306,10 @@ class _Encoding:
             return encode_fields(value, max_bytes=None)
         if not names:
             return _NO_FIELDS
-        return encode_fields({name: value[name] for name in names if name in value}, max_bytes=None)
+        shown = {name: value[name] for name in names if name in value}
+        if _PLAIN.issuperset(map(type, shown.values())):
+            return shown
+        return encode_fields(shown, max_bytes=None)
 
 
 def _encode(index: int, write: object, rest: Mapping[str, Any] | None, encoding: _Encoding) -> Item:
