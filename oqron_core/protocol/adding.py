@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from oqron_core._codec import decode_fields
+from oqron_core._codec import Json, decode_fields, encode
 from oqron_core.exceptions import StorageError
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
@@ -16,7 +18,7 @@ from oqron_core.planes.values import Entry, Insert
 from oqron_core.protocol import transitions
 from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
 from oqron_core.protocol.session import Session
-from oqron_core.protocol.transitions import JOB
+from oqron_core.protocol.transitions import JOB, JobTemplate
 
 
 __all__ = ["Adding"]
@@ -24,6 +26,15 @@ __all__ = ["Adding"]
 log: logging.Logger = logging.getLogger("oqron.protocol")
 
 _CHUNK: Final = 1000
+_IN_FLIGHT: Final = 3
+"""How many chunks are under way at a time: written, or published."""
+_SLICE: Final = 100
+"""How many jobs are made at a stretch, before others have their turn."""
+
+_Draft: TypeAlias = tuple[JobTemplate, Any, Json]
+"""A job that was checked: what it has in common with others, payload, and payload encoded."""
+_Made: TypeAlias = tuple[Insert, int | None, Job]
+"""What is written of a job, its delay in milliseconds or None, and what `add` gives."""
 
 
 class Adding:
@@ -76,33 +87,91 @@ class Adding:
         """
         session = self._session
         bound = None if transaction is None else session.durable.bind(transaction)
-        now = await session.durable_time.now()
-        limit = session.settings.max_value_bytes
-        made = []
+        drafts = await self._check(queue, specs, await session.durable_time.now())
+        if bound is None and len(drafts) > _CHUNK:
+            ids = [spec.id for _, spec in specs if spec.id is not None]
+            # Of two with one id the first is the job: then one chunk after the other.
+            return await self._add_chunks(
+                queue, drafts, _IN_FLIGHT if len(set(ids)) == len(ids) else 1
+            )
+        jobs: list[Job] = []
+        for start in range(0, len(drafts), _CHUNK):
+            fate = await admit(session, queue)
+            chunk = await _make(drafts[start : start + _CHUNK])
+            jobs.extend(await self._add_one_chunk(queue, fate, chunk, bound))
+        return jobs
+
+    async def _check(
+        self, queue: str, specs: Sequence[tuple[Any, JobSpec]], now: int
+    ) -> list[_Draft]:
+        """Check and encode everything, before anything is written."""
+        limit = self._session.settings.max_value_bytes
         template = transitions.job_template(queue, specs[0][1], now=now)
+        drafts: list[_Draft] = []
         for index, (data, spec) in enumerate(specs):
             # Most batches have one specification for all.
             if spec is not template.spec:
                 template = transitions.job_template(queue, spec, now=now)
-            made.append(template.make(data, max_bytes=limit, path=f"jobs[{index}].data"))
+            drafts.append((template, data, encode(data, f"jobs[{index}].data", max_bytes=limit)))
+            if index % _CHUNK == _CHUNK - 1:
+                await asyncio.sleep(0)
+        return drafts
+
+    async def _add_chunks(self, queue: str, drafts: Sequence[_Draft], at_once: int) -> list[Job]:
+        """
+        Write several chunks side by side, and publish them in order.
+
+        While the durable plane works on one, the next is made here and the one before
+        is published. Where one fails no other is begun, and those under way are
+        brought to their end, so that nothing which was written waits for maintenance.
+
+        Raises:
+            StorageError: That of the first chunk, in order, that failed.
+        """
         jobs: list[Job] = []
-        for start in range(0, len(made), _CHUNK):
-            chunk = made[start : start + _CHUNK]
-            fate = await admit(session, queue)
-            if fate == "skip":
-                jobs.extend(skipped(job) for _, _, job in chunk)
-            elif fate == "hold":
-                jobs.extend(await self._hold_chunk(queue, chunk, bound))
-            elif bound is not None:
-                jobs.extend(await self._add_bound(queue, chunk, bound))
-            else:
-                jobs.extend(await self._add_chunk(queue, chunk))
+        running: deque[asyncio.Task[list[Job]]] = deque()
+        before: asyncio.Task[list[Job]] | None = None
+        try:
+            for start in range(0, len(drafts), _CHUNK):
+                if len(running) == at_once:
+                    jobs.extend(await running.popleft())
+                fate = await admit(self._session, queue)
+                chunk = await _make(drafts[start : start + _CHUNK])
+                step = self._add_one_chunk(queue, fate, chunk, None, before)
+                before = asyncio.create_task(step, name="oqron-add")
+                running.append(before)
+                # It sends its chunk before the next is made.
+                await asyncio.sleep(0)
+            while running:
+                jobs.extend(await running.popleft())
+        except asyncio.CancelledError:
+            for task in running:
+                task.cancel()
+            raise
+        finally:
+            await asyncio.gather(*running, return_exceptions=True)
         return jobs
+
+    async def _add_one_chunk(
+        self,
+        queue: str,
+        fate: str | None,
+        chunk: Sequence[_Made],
+        bound: BoundDurablePlane | None,
+        before: asyncio.Task[list[Job]] | None = None,
+    ) -> list[Job]:
+        if fate == "skip":
+            return [skipped(job) for _, _, job in chunk]
+        if fate == "hold":
+            return await self._hold_chunk(queue, chunk, bound)
+        if bound is not None:
+            return await self._add_bound(queue, chunk, bound)
+        return await self._add_chunk(queue, chunk, before)
 
     async def _hold_chunk(
         self,
         queue: str,
-        chunk: Sequence[tuple[Insert, int | None, Job]],
+        chunk: Sequence[_Made],
         bound: BoundDurablePlane | None,
     ) -> list[Job]:
         session = self._session
@@ -124,7 +193,7 @@ class Adding:
     async def _add_bound(
         self,
         queue: str,
-        chunk: Sequence[tuple[Insert, int | None, Job]],
+        chunk: Sequence[_Made],
         bound: BoundDurablePlane,
     ) -> list[Job]:
         """Write inside the caller's transaction; publish when that has committed."""
@@ -147,7 +216,10 @@ class Adding:
         return jobs
 
     async def _add_chunk(
-        self, queue: str, chunk: Sequence[tuple[Insert, int | None, Job]]
+        self,
+        queue: str,
+        chunk: Sequence[_Made],
+        before: asyncio.Task[list[Job]] | None,
     ) -> list[Job]:
         session = self._session
         results = await session.write_many([insert for insert, _, _ in chunk])
@@ -159,6 +231,9 @@ class Adding:
                 jobs.append(job)
             else:
                 jobs.append(await self._existing(queue, job.id, insert))
+        if before is not None:
+            # First come, first served, whichever was written first.
+            await asyncio.wait([before])
         if fresh and not await self._publish_chunk(queue, fresh):
             for job, _ in fresh:
                 object.__setattr__(job, "published", False)
@@ -200,3 +275,15 @@ class Adding:
         job = structure(Job, value)
         object.__setattr__(job, "duplicate", True)
         return job
+
+
+async def _make(drafts: Sequence[_Draft]) -> list[_Made]:
+    """Make what is written of each; what is in flight goes on meanwhile."""
+    made: list[_Made] = []
+    for start in range(0, len(drafts), _SLICE):
+        made.extend(
+            template.make(data, encoded)
+            for template, data, encoded in drafts[start : start + _SLICE]
+        )
+        await asyncio.sleep(0)
+    return made

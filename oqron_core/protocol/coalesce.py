@@ -26,6 +26,9 @@ class Coalescer(Generic[T, R]):
     caller still waits for the flush that carried its own item, and a caller that
     is cancelled takes nobody else's flush down.
 
+    Where several flushes may be in flight, another begins as soon as as many items wait
+    for it as are in the smallest that is under way: so flushes overlap and stay large.
+
     Args:
         flush: Sends a batch, gives one result per item, in order. What it raises
             is raised to every caller of that batch.
@@ -33,9 +36,21 @@ class Coalescer(Generic[T, R]):
             given to the callers; the next flush does not wait for it. It must not
             raise.
         max_batch: The largest batch.
+        at_once: How many flushes may be in flight. With more than one, of two items
+            that wait at the same time the later may be flushed before the earlier.
     """
 
-    __slots__ = ("_flush", "_max_batch", "_pending", "_task", "_then", "_trailing")
+    __slots__ = (
+        "_at_once",
+        "_flush",
+        "_max_batch",
+        "_pending",
+        "_sizes",
+        "_starting",
+        "_tasks",
+        "_then",
+        "_trailing",
+    )
 
     def __init__(
         self,
@@ -43,47 +58,71 @@ class Coalescer(Generic[T, R]):
         *,
         then: Callable[[list[T], Sequence[R]], Awaitable[None]] | None = None,
         max_batch: int = 1000,
+        at_once: int = 1,
     ) -> None:
         self._flush = flush
         self._then = then
         self._trailing: set[asyncio.Task[None]] = set()
         self._max_batch = max_batch
+        self._at_once = at_once
         self._pending: list[tuple[T, asyncio.Future[R]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        # A task that has not begun takes what is submitted until then.
+        self._starting = False
+        self._sizes: list[int] = []
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Add one item; the future gives its result."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._pending.append((item, future))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="oqron-flush")
+        if not self._starting and self._may_begin():
+            self._starting = True
+            task = asyncio.create_task(self._run(), name="oqron-flush")
+            self._tasks.add(task)
         return future
+
+    def _may_begin(self) -> bool:
+        """Whether a flush of what waits may begin beside those that are in flight."""
+        sizes = self._sizes
+        return not sizes or (len(sizes) < self._at_once and len(self._pending) >= min(sizes))
 
     async def drain(self) -> None:
         """Return when everything submitted so far has been answered."""
-        while self._task is not None or self._trailing:
-            waiting = self._trailing if self._task is None else {self._task, *self._trailing}
-            await asyncio.wait(waiting)
+        while self._tasks or self._trailing:
+            await asyncio.wait({*self._tasks, *self._trailing})
 
     async def close(self) -> None:
         """Stop at once; who still waits is cancelled, what was sent may be done."""
-        tasks = [*self._trailing, *([] if self._task is None else [self._task])]
+        tasks = [*self._trailing, *self._tasks]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._refuse_pending()
+
+    def _refuse_pending(self) -> None:
+        for _, future in self._pending:
+            future.cancel()
+        self._pending.clear()
 
     async def _run(self) -> None:
+        self._starting = False
+        task = asyncio.current_task()
         try:
-            while self._pending:
+            # What is left over here is taken by whoever is still in flight.
+            while self._pending and self._may_begin():
                 batch = self._pending[: self._max_batch]
                 del self._pending[: self._max_batch]
-                await self._send(batch)
+                self._sizes.append(len(batch))
+                try:
+                    await self._send(batch)
+                finally:
+                    self._sizes.remove(len(batch))
         finally:
-            self._task = None
-            for _, future in self._pending:
-                future.cancel()
-            self._pending.clear()
+            if task is not None:
+                self._tasks.discard(task)
+            if not self._tasks:
+                self._refuse_pending()
 
     async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         try:

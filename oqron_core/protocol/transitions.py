@@ -136,24 +136,17 @@ class JobTemplate:
     backoff: Backoff
     delay: int | None
 
-    def make(
-        self, data: Any, *, max_bytes: int, path: str = "data"
-    ) -> tuple[Insert, int | None, Job]:
+    def make(self, data: Any, encoded: Json) -> tuple[Insert, int | None, Job]:
         """
         Build what `add` writes.
 
         Args:
             data: The payload.
-            max_bytes: The limit of the encoded payload.
-            path: What to call the payload in an error.
+            encoded: The same, checked and encoded.
 
         Returns:
             The insert, the delay in milliseconds or None for ready, and the job.
-
-        Raises:
-            InvalidValueError: The payload is not portable, or too large.
         """
-        encoded = encode(data, path, max_bytes=max_bytes)
         job_id = uuid7() if self.spec.id is None else self.spec.id
         value = self.value.copy()
         value["id"] = job_id
@@ -239,8 +232,15 @@ def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
 def new_job(
     queue: str, data: Any, spec: JobSpec, *, now: int, max_bytes: int, path: str = "data"
 ) -> tuple[Insert, int | None, Job]:
-    """Build one job of its own specification: `job_template` and `JobTemplate.make`."""
-    return job_template(queue, spec, now=now).make(data, max_bytes=max_bytes, path=path)
+    """
+    Build one job of its own specification: `job_template` and `JobTemplate.make`.
+
+    Raises:
+        InvalidValueError: Something in *spec* is not legal, or the payload is not
+            portable or larger than *max_bytes* when encoded.
+    """
+    template = job_template(queue, spec, now=now)
+    return template.make(data, encode(data, path, max_bytes=max_bytes))
 
 
 def started(

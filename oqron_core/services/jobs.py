@@ -129,7 +129,7 @@ class Jobs:
 
         All are checked before the first is written. The batch is not atomic: if
         the durable plane fails in the middle, the part before it is added, and
-        adding again is safe for jobs with an id.
+        perhaps up to 2,000 behind it; adding again is safe for jobs with an id.
 
         Args:
             queue: The queue.

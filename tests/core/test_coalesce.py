@@ -163,3 +163,124 @@ def test_a_step_after_a_flush_that_raises_does_not_undo_it(
 
     asyncio.run(main())
     assert "a step after a flush failed" in caplog.text
+
+
+class Holds:
+    """A flush that can be held, each batch by itself."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gates: list[asyncio.Event] = []
+
+    async def flush(self, items: list[int]) -> list[int]:
+        """Answer when this batch is let go."""
+        gate = asyncio.Event()
+        self.batches.append(items)
+        self.gates.append(gate)
+        await gate.wait()
+        return items
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_flushes_overlap_when_as_many_wait_as_are_under_way() -> None:
+    """A second is not begun for a few, so flushes stay large."""
+
+    async def main() -> None:
+        holds = Holds()
+        coalescer = Coalescer(holds.flush, at_once=2)
+        answers = [coalescer.submit(n) for n in range(3)]
+        await _turns()
+        answers += [coalescer.submit(n) for n in (3, 4)]
+        await _turns()
+        assert [[0, 1, 2]] == holds.batches
+        answers.append(coalescer.submit(5))
+        await _turns()
+        assert [[0, 1, 2], [3, 4, 5]] == holds.batches
+        # There are never more than that at once, whatever waits.
+        answers += [coalescer.submit(n) for n in range(6, 20)]
+        await _turns()
+        assert 2 == len(holds.batches)
+        holds.gates[1].set()
+        await _turns()
+
+        assert [*range(6, 20)] == holds.batches[2]
+        for gate in holds.gates:
+            gate.set()
+        assert [*range(20)] == await asyncio.gather(*answers)
+
+    asyncio.run(main())
+
+
+def test_a_few_that_are_left_over_go_with_whoever_ends_next() -> None:
+    """Nobody is forgotten between two flushes."""
+
+    async def main() -> None:
+        holds = Holds()
+        coalescer = Coalescer(holds.flush, at_once=2)
+        answers = [coalescer.submit(n) for n in range(4)]
+        await _turns()
+        answers += [coalescer.submit(n) for n in range(4, 8)]
+        await _turns()
+        answers.append(coalescer.submit(8))
+        holds.gates[0].set()
+        await _turns()
+        assert 2 == len(holds.batches)
+        holds.gates[1].set()
+        await _turns()
+
+        assert [8] == holds.batches[2]
+        holds.gates[2].set()
+        assert [*range(9)] == await asyncio.gather(*answers)
+        await coalescer.drain()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_closing_leaves_nobody_waiting(at_once: int) -> None:
+    """Neither those in flight, nor who waits, nor who had only just come."""
+
+    async def main() -> None:
+        holds = Holds()
+        coalescer = Coalescer(holds.flush, at_once=at_once)
+        answers = []
+        for few in (2, 1, 5):
+            answers += [coalescer.submit(n) for n in range(few)]
+            await _turns()
+        answers.append(coalescer.submit(9))
+        async with asyncio.timeout(5):
+            await coalescer.close()
+            found = await asyncio.gather(*answers, return_exceptions=True)
+
+        assert all(isinstance(each, asyncio.CancelledError) for each in found)
+
+    asyncio.run(main())
+
+
+def test_every_item_is_flushed_once_however_flushes_end() -> None:
+    """Many callers, three flushes at once, no order of their ends."""
+
+    async def main() -> None:
+        seen: list[int] = []
+
+        async def flush(items: list[int]) -> list[int]:
+            for _ in range(items[0] % 7):
+                await asyncio.sleep(0)
+            seen.extend(items)
+            return items
+
+        coalescer = Coalescer(flush, at_once=3, max_batch=5)
+
+        async def caller(first: int) -> None:
+            for number in range(first, first + 50):
+                assert number == await coalescer.submit(number)
+
+        await asyncio.gather(*[caller(50 * n) for n in range(20)])
+
+        assert [*range(1000)] == sorted(seen)
+
+    asyncio.run(main())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -333,3 +335,71 @@ def test_an_update_of_a_job_touches_no_index(postgres_url: str, prefix: str) -> 
     assert row is not None
     assert row[0] == 2000
     assert row[1] >= 1900
+
+
+_SHARED = {"a": 1, "b": "text", "c": None, "d": True, "e": [1, {"deep": []}], "f": Json(b'{"x":1}')}
+_CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "none": lambda value: value,
+    "bool": lambda value: value | {"a": True},
+    "float": lambda value: value | {"a": 1.0},
+    "list": lambda value: value | {"e": [1, {"deep": []}, 2]},
+    "more": lambda value: value | {"more": "field"},
+    "less": lambda value: {name: field for name, field in value.items() if name != "c"},
+    "names": lambda value: {"other": value["n"]} | dict.fromkeys(list(value)[:-1], 0),
+}
+
+
+@pytest.mark.parametrize("odd", [0, 4, 9], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("kind", [Insert, Put])
+def test_what_a_batch_has_in_common_is_in_every_record(
+    postgres_url: str, prefix: str, kind: Any, odd: int
+) -> None:
+    """It is sent once; a record that differs in anything keeps what is its own."""
+
+    async def main() -> None:
+        async with opened(postgres_url, prefix) as plane:
+            for name, change in _CHANGES.items():
+                values = [_SHARED | {"n": number} for number in range(10)]
+                values[odd] = change(values[odd])
+                place, ids = f"queue_job:{name}", [f"i{number}" for number in range(10)]
+                results = await plane.write(
+                    [kind(place, id_, value) for id_, value in zip(ids, values, strict=True)]
+                )
+                found = await plane.get(place, ids)
+
+                plain = [
+                    value | ({"f": {"x": 1}} if type(value["f"]) is Json else {})
+                    for value in values
+                ]
+                # By their texts: True is no 1, and 1 no 1.0.
+                wanted = [repr(sorted(value.items())) for value in plain]
+                for records in ([result.record for result in results], found):
+                    assert wanted == [
+                        repr(sorted(record.value.items())) for record in records if record
+                    ]
+
+    run(main())
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["one", "all"])
+def test_a_bad_field_in_a_batch_is_named(postgres_url: str, prefix: str, everywhere: bool) -> None:
+    """Also where it stands in what all have in common; nothing is written."""
+    bad: list[Any] = [
+        "nul \0", "\ud800", 2**63, float("nan"), {1: 2}, b"bytes", Json(b"no json"), "x" * 2000,
+    ]  # fmt: skip
+
+    async def main() -> None:
+        async with opened(postgres_url, prefix, max_value_bytes=1000) as plane:
+            # The names are known by now.
+            await plane.write([Insert("q", "first", {**_SHARED, "n": 0, "bad": 0})])
+            for field, where in product(bad, (0, 3, 9)):
+                values = [_SHARED | {"n": number, "bad": 0} for number in range(10)]
+                for number, value in enumerate(values):
+                    if everywhere or number == where:
+                        value["bad"] = field
+                with pytest.raises(InvalidValueError, match=r"value\.bad"):
+                    await plane.write([Insert("q", f"i{n}", v) for n, v in enumerate(values)])
+
+            assert await plane.count(Query(namespace="q")) == 1
+
+    run(main())

@@ -63,7 +63,11 @@ def _session_options(settings: PostgresSettings) -> str | None:
         options.append(f"-c statement_timeout={max(1, round(settings.statement_timeout * 1000))}")
     if settings.synchronous_commit is not None:
         options.append(f"-c synchronous_commit={settings.synchronous_commit}")
-    return " ".join(options) or None
+    if not options:
+        return None
+    # What is asked by id then has one plan, which the server may keep: see `Statement`.
+    # Everything here leads with project and environment, so there always is an index.
+    return " ".join(["-c enable_seqscan=off", *options])
 
 
 def connect_arguments(settings: PostgresSettings) -> dict[str, Any]:
@@ -164,6 +168,8 @@ class PostgresConnection:
         settings: As given.
         names: What everything is called.
         book: The statements.
+        read_committed: Whether that is the isolation of its sessions.
+        keyed: Whether its sessions do not walk tables where there is an index.
     """
 
     def __init__(self, settings: PostgresSettings) -> None:
@@ -171,6 +177,7 @@ class PostgresConnection:
         self.names = Names.of(settings)
         self.book = StatementBook(self.names)
         self.read_committed = True
+        self.keyed = False
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -422,7 +429,7 @@ class PooledLink(PsycopgLink):
     __slots__ = ("_owner",)
 
     def __init__(self, connection: _Connection, owner: PostgresConnection) -> None:
-        super().__init__(connection)
+        super().__init__(connection, keyed=owner.keyed)
         self._owner = owner
 
     async def fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:

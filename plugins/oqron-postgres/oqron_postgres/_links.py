@@ -61,10 +61,12 @@ class Link(Protocol):
 class PsycopgLink:
     """A psycopg connection: one of ours, or a caller's."""
 
-    __slots__ = ("_connection", "_pipelined")
+    __slots__ = ("_connection", "_keyed", "_pipelined")
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, keyed: bool = False) -> None:
         self._connection = connection
+        # Whether the session does not walk tables: see `Statement.keyed`.
+        self._keyed = keyed
         # In a pipeline psycopg takes a statement for prepared before the server has
         # said so, and goes on believing it after an error.
         self._pipelined = False
@@ -74,10 +76,11 @@ class PsycopgLink:
     ) -> psycopg.AsyncCursor[Any]:
         """Run a statement; in a pipeline its rows are there after the next fetch."""
         cursor = self._connection.cursor(row_factory=tuple_row)
+        prepare = statement.prepare or (statement.keyed and self._keyed)
         await cursor.execute(
             statement.raw,
             psycopg_params(params),
-            prepare=None if statement.prepare and not self._pipelined else False,
+            prepare=None if prepare and not self._pipelined else False,
         )
         return cursor
 

@@ -55,6 +55,8 @@ class Statement:
         raw: The same for psycopg.
         prepare: Whether the server may keep a plan. Not for what probes by id: a plan
             that was made while a table was small walks it once it has grown.
+        keyed: Whether it may where sessions do not walk tables, since there is but one
+            index that can find its rows.
         names: The names of its parameters.
     """
 
@@ -62,13 +64,14 @@ class Statement:
     raw: bytes
     prepare: bool
     names: frozenset[str]
+    keyed: bool = False
 
     @classmethod
-    def of(cls, clause: ClauseElement, *, prepare: bool = False) -> Statement:
+    def of(cls, clause: ClauseElement, *, prepare: bool = False, keyed: bool = False) -> Statement:
         """Compile *clause*."""
         compiled = clause.compile(dialect=_DIALECT, compile_kwargs=_COMPILE)
         raw = str(compiled).encode()
-        return cls(clause, raw, prepare, frozenset(compiled.params or ()))
+        return cls(clause, raw, prepare, frozenset(compiled.params or ()), keyed)
 
     @classmethod
     def file(
@@ -76,6 +79,7 @@ class Statement:
         path: str,
         *,
         prepare: bool = False,
+        keyed: bool = False,
         fragments: Mapping[str, str] | None = None,
         **names: str,
     ) -> Statement:
@@ -84,7 +88,7 @@ class Statement:
         escaped = {key: name.replace(":", r"\:") for key, name in names.items()}
         sql = Template(_COMMENT.sub("", read_sql(path))).substitute(fragments or {}, **escaped)
         clause: TextClause = text(sql)
-        return cls.of(clause, prepare=prepare)
+        return cls.of(clause, prepare=prepare, keyed=keyed)
 
 
 _DIALECT: Final[Dialect] = psycopg_dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy's own

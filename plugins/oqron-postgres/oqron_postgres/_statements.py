@@ -48,7 +48,9 @@ class StatementBook:
         self.now: Final = Statement.file("now.sql", prepare=True)
 
     # What only inserts has one plan, so the server may keep it. What probes must be
-    # planned for the table as it is: a plan from when it was small would walk it.
+    # planned for the table as it is: a plan from when it was small would walk it, or
+    # follow an index that found little then. Only on the jobs is the key the one index
+    # that can find a row by its id, so there it is enough that no table is walked.
 
     def _insert(self, table: Table) -> Statement:
         return Statement.file("insert.sql", prepare=True, table=self._names.table(table))
@@ -72,5 +74,8 @@ class StatementBook:
         # The part that is put in holds a parameter of its own, so no name is escaped
         # with it.
         return Statement.file(
-            path, fragments={"returning": returning.value}, table=self._names.table(table)
+            path,
+            keyed=table is Table.JOBS,
+            fragments={"returning": returning.value},
+            table=self._names.table(table),
         )

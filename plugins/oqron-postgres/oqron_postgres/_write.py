@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, cast
 
 import attrs
@@ -93,8 +94,8 @@ class Item:
         index: Its position in the batch.
         write: The write.
         table: Where it goes.
-        row: Its part of the document, without the position.
-        fields: The encoded value of a `Put` or an `Insert`.
+        row: Its part of the document: encoded, or without the position.
+        fields: Those of a `Put` or an `Insert` that the result shows.
     """
 
     __slots__ = ("fields", "index", "row", "table", "write")
@@ -104,8 +105,8 @@ class Item:
         index: int,
         write: Write,
         table: Table,
-        row: dict[str, Any],
-        fields: dict[str, Any] | None,
+        row: dict[str, Any] | bytes,
+        fields: dict[str, Any],
     ) -> None:
         self.index = index
         self.write = write
@@ -114,19 +115,139 @@ class Item:
         self.fields = fields
 
 
-def _encode_whole(index: int, write: Put | Insert, max_bytes: int) -> Item:
+# --- whole values ---
+
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+_QUICK: Final = _PLAIN | {Json}
+_QUICK_OPTIONS: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_STRICT_INTEGER
+_CONTAINERS: Final = (b"[", b"{")
+_known_names: set[str] = set()
+"""Names of fields that were found legal; a few, which stand in every record."""
+_KNOWN_MOST: Final = 1000
+
+
+def _quick_fragment(value: Any) -> Any:
+    if type(value) is Json and (value.data[:1] in _CONTAINERS or value.data == b"null"):
+        return orjson.Fragment(value.data)
+    raise TypeError
+
+
+def _quick_row(row: dict[str, Any], fields: Mapping[str, Any], max_bytes: int) -> bytes | None:
+    """
+    Check and encode at once what is plain; None for what needs a closer look.
+
+    Plain are fields known by name, of strings, small integers, booleans, null and what
+    is encoded already: all that is wrong with them the encoder itself finds.
+    """
+    if not _QUICK.issuperset(map(type, fields.values())) or not _known_names.issuperset(fields):
+        return None
+    try:
+        data = b"%b" % orjson.dumps(row, default=_quick_fragment, option=_QUICK_OPTIONS)
+    except TypeError:
+        return None
+    # The second is a NUL, or harmless and rare.
+    return None if len(data) > max_bytes or b"\\u0000" in data else data
+
+
+class _Shape:
+    """
+    What the values of a batch have in common, which is sent once for all of them.
+
+    Attributes:
+        same: The fields that are the same in each, encoded.
+    """
+
+    __slots__ = ("_namespace", "_pick", "_rest", "_size", "_values", "same")
+
+    def __init__(self, write: Put | Insert, fields: Mapping[str, Any]) -> None:
+        self._namespace = write.namespace
+        self._pick = itemgetter(*fields)
+        self._values = self._pick(write.value)
+        self._rest = [name for name in write.value if name not in fields]
+        self._size = len(write.value)
+        self.same = dumps(fields)
+
+    @classmethod
+    def of(cls, writes: Sequence[Write], max_bytes: int) -> _Shape | None:
+        """Look at a few of a batch; None where it is not worth while."""
+        if len(writes) < _SHAPE_FROM:
+            return None
+        first, *others = writes[0], writes[len(writes) // 2], writes[-1]
+        if not isinstance(first, (Insert, Put)) or not isinstance(first.value, Mapping):
+            return None
+        fields = dict(first.value)
+        for other in others:
+            value = other.value if isinstance(other, (Insert, Put)) else _NO_FIELDS
+            fields = {
+                name: field for name, field in fields.items() if value.get(name, MISSING) is field
+            }
+        if len(fields) < _SHAPE_NAMES:
+            return None
+        try:
+            fields = encode_fields(fields, max_bytes=max_bytes)
+            if place_of(first.namespace)[1] is Table.RUNS:
+                check_hot(fields, "value")
+        except InvalidValueError:
+            # It is found again, and named, in the write that has it.
+            return None
+        return cls(first, fields)
+
+    def rest_of(self, write: Write) -> dict[str, Any] | None:
+        """Give the fields that are its own; None where it is of another shape."""
+        if not isinstance(write, (Insert, Put)):
+            return None
+        value = write.value
+        if type(value) is not dict or len(value) != self._size:
+            return None
+        if write.namespace != self._namespace:
+            return None
+        try:
+            # The very same objects: equal ones may differ as JSON.
+            if not all(map(is_, self._pick(value), self._values)):
+                return None
+            return {name: value[name] for name in self._rest}
+        except KeyError:
+            return None
+
+    def rests_of(self, writes: Sequence[Write]) -> list[Mapping[str, Any]] | None:
+        """Give the fields of their own of all; None where one is of another shape."""
+        rests: list[Mapping[str, Any]] = []
+        for write in writes:
+            rest = self.rest_of(write)
+            if rest is None:
+                return None
+            rests.append(rest)
+        return rests
+
+
+_SHAPE_FROM: Final = 8
+"""The smallest batch of which it is asked what its values have in common."""
+_SHAPE_NAMES: Final = 4
+"""The fewest fields that are worth being sent apart."""
+
+
+def _encode_whole(
+    index: int, write: Put | Insert, rest: Mapping[str, Any] | None, encoding: _Encoding
+) -> Item:
     kind, table = place_of(write.namespace)
-    fields = encode_fields(write.value, max_bytes=max_bytes)
-    if table is Table.RUNS:
-        check_hot(fields, "value")
-    row = {
+    fields = write.value if rest is None else rest
+    row: dict[str, Any] = {
         "n": write.namespace,
         "k": kind.value,
         "i": write.id,
         "v": fields,
         "e": write.expires_at,
     }
-    return Item(index, write, table, row, fields)
+    max_bytes = encoding.max_bytes
+    data = _quick_row(row, fields, max_bytes) if type(fields) is dict else None
+    if data is None:
+        fields = row["v"] = encode_fields(fields, max_bytes=max_bytes)
+        data = dumps(row)
+        if len(_known_names) < _KNOWN_MOST:
+            _known_names.update(fields)
+    if table is Table.RUNS:
+        check_hot(fields, "value")
+    return Item(index, write, table, data, encoding.shown(write.value))
 
 
 def _encode_guards(row: dict[str, Any], write: Patch | Delete) -> None:
@@ -161,21 +282,41 @@ def _encode_patch(index: int, write: Patch, max_bytes: int) -> Item:
     row["k"] = write.expires_at is KEEP
     if write.expires_at is not KEEP:
         row["e"] = write.expires_at
-    return Item(index, write, table, row, None)
+    return Item(index, write, table, row, _NO_FIELDS)
 
 
 def _encode_delete(index: int, write: Delete) -> Item:
     _, table = place_of(write.namespace)
     row: dict[str, Any] = {"n": write.namespace, "i": write.id}
     _encode_guards(row, write)
-    return Item(index, write, table, row, None)
+    return Item(index, write, table, row, _NO_FIELDS)
 
 
-def _encode(index: int, write: object, max_bytes: int) -> Item:
+@attrs.frozen
+class _Encoding:
+    """How a batch is encoded: the limit of a field, and what the results show."""
+
+    max_bytes: int
+    returning: Sequence[str] | None
+
+    def shown(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Give what the result of a value that was written shows, encoded."""
+        names = self.returning
+        if names is None:
+            return encode_fields(value, max_bytes=None)
+        if not names:
+            return _NO_FIELDS
+        shown = {name: value[name] for name in names if name in value}
+        if _PLAIN.issuperset(map(type, shown.values())):
+            return shown
+        return encode_fields(shown, max_bytes=None)
+
+
+def _encode(index: int, write: object, rest: Mapping[str, Any] | None, encoding: _Encoding) -> Item:
     if isinstance(write, (Insert, Put)):
-        return _encode_whole(index, write, max_bytes)
+        return _encode_whole(index, write, rest, encoding)
     if isinstance(write, Patch):
-        return _encode_patch(index, write, max_bytes)
+        return _encode_patch(index, write, encoding.max_bytes)
     if isinstance(write, Delete):
         return _encode_delete(index, write)
     reason = f"must be a Put, an Insert, a Patch or a Delete, not {type(write).__name__}"
@@ -192,6 +333,9 @@ def _sort_key(item: Item) -> tuple[int, int, str, str]:
         write.namespace,
         write.id,
     )
+
+
+_by_address: Final = attrgetter("write.namespace", "write.id")
 
 
 def _by_group(item: Item) -> tuple[int, str]:
@@ -233,6 +377,7 @@ class Batch:
         items: All writes, encoded.
         results: What became of them, by position.
         blocked: Inserts that something stood in the way of.
+        same: The fields that all values have in common and that no row repeats.
     """
 
     scope: Scope
@@ -241,6 +386,7 @@ class Batch:
     items: list[Item]
     results: list[WriteResult | None]
     blocked: list[Item] = attrs.field(factory=list)
+    same: bytes = b"{}"
 
     @classmethod
     def of(
@@ -259,8 +405,17 @@ class Batch:
             InvalidValueError: A value is not portable, too large, or a hot field of a
                 run is not what it must be.
         """
-        items = [_encode(index, write, max_bytes) for index, write in enumerate(writes)]
-        return cls(scope, book, returning, items, [None] * len(items))
+        encoding = _Encoding(max_bytes, returning)
+        shape = _Shape.of(writes, max_bytes)
+        rests = None if shape is None else shape.rests_of(writes)
+        if shape is None or rests is None:
+            items = [_encode(index, write, None, encoding) for index, write in enumerate(writes)]
+            return cls(scope, book, returning, items, [None] * len(items))
+        items = [
+            _encode(index, write, rest, encoding)
+            for index, (write, rest) in enumerate(zip(writes, rests, strict=True))
+        ]
+        return cls(scope, book, returning, items, [None] * len(items), same=shape.same)
 
     def waves(self) -> Iterator[list[Item]]:
         """Cut into parts in which no record occurs twice, in order."""
@@ -284,11 +439,14 @@ class Batch:
             one_transaction: Keep to the one order of locks at the price of more
                 statements, where inserts and puts alternate.
         """
-        ordered = sorted(items, key=_sort_key)
-        if not one_transaction:
-            ordered.sort(key=_by_group)
+        if len({_group_key(item) for item in items}) == 1:
+            ordered = sorted(items, key=_by_address)
+        else:
+            ordered = sorted(items, key=_sort_key)
+            if not one_transaction:
+                ordered.sort(key=_by_group)
         for (table, kind), group in groupby(ordered, key=_group_key):
-            for part, document in _documents(list(group), kind):
+            for part, document in _documents(list(group)):
                 yield self._step(table, kind, part, document)
 
     def _step(self, table: Table, kind: type, items: list[Item], document: bytes) -> Step:
@@ -298,6 +456,7 @@ class Batch:
             "doc": document,
         }
         if kind is Insert or kind is Put:
+            params["same"] = self.same
             if kind is Insert:
                 params["size"] = len(items)
                 statement, absorb = self.book.insert(table), self._absorb_insert
@@ -315,18 +474,12 @@ class Batch:
 
     # --- what became of them ---
 
-    def _kept(self, item: Item) -> dict[str, Any]:
-        fields = cast("dict[str, Any]", item.fields)
-        if self.returning is None:
-            return fields
-        if not self.returning:
-            return _NO_FIELDS
-        return {name: fields[name] for name in self.returning if name in fields}
-
-    def _written(self, item: Item, inserted_at: int) -> WriteResult:
+    @staticmethod
+    def _written(item: Item, inserted_at: int) -> WriteResult:
         write = cast("Put | Insert", item.write)
+        kind, _ = place_of(write.namespace)
         record = Record.lazy(
-            write.namespace, write.id, self._kept(item), inserted_at, write.expires_at
+            write.namespace, write.id, item.fields, inserted_at, write.expires_at, kind
         )
         return WriteResult(applied=True, record=record)
 
@@ -461,22 +614,26 @@ def _addresses(items: Sequence[Item]) -> bytes:
     )
 
 
-def _documents(items: list[Item], kind: type) -> Iterator[tuple[list[Item], bytes]]:
+def _row_of(item: Item, position: int) -> bytes:
+    """Give its part of a document, where it is at *position*."""
+    row = item.row
+    if isinstance(row, bytes):
+        return row
+    row["o"] = position
+    return dumps(row)
+
+
+def _documents(items: list[Item]) -> Iterator[tuple[list[Item], bytes]]:
     """Cut into documents that are neither too long nor too large."""
-    numbered = kind is Patch or kind is Delete
     part: list[Item] = []
     rows: list[bytes] = []
     size = 0
     for item in items:
-        if numbered:
-            item.row["o"] = len(part)
-        row = dumps(item.row)
+        row = _row_of(item, len(part))
         if part and (len(part) >= MAX_BATCH or size + len(row) > MAX_STEP_BYTES):
             yield part, b"[" + b",".join(rows) + b"]"
             part, rows, size = [], [], 0
-            if numbered:
-                item.row["o"] = 0
-                row = dumps(item.row)
+            row = _row_of(item, 0)
         part.append(item)
         rows.append(row)
         size += len(row)

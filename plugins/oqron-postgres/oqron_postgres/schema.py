@@ -341,7 +341,7 @@ async def apply_schema(settings: PostgresSettings) -> Applied:
 
 _SERVER: Final = """
 SELECT current_setting('server_encoding'), current_setting('server_version_num')::int,
-  current_setting('default_transaction_isolation')
+  current_setting('default_transaction_isolation'), current_setting('enable_seqscan')
 """
 _OLDEST: Final = 140_000
 
@@ -356,7 +356,7 @@ async def ensure_schema(pool: PostgresConnection) -> None:
     """
     settings, names = pool.settings, pool.names
     async with pool.acquire() as connection:
-        ((encoding, version, isolation),) = await fetch_rows(connection, _SERVER)
+        ((encoding, version, isolation, walks),) = await fetch_rows(connection, _SERVER)
         if version < _OLDEST:
             msg = f"PostgreSQL 14 or later is needed, the server is {version // 10_000}"
             raise SchemaError(msg)
@@ -364,6 +364,8 @@ async def ensure_schema(pool: PostgresConnection) -> None:
             msg = f"the database has the encoding {encoding}; create one with UTF8"
             raise SchemaError(msg)
         pool.read_committed = isolation == "read committed"
+        # A pooler may drop what is asked for while connecting, or not hand it on.
+        pool.keyed = settings.prepared_statements and walks == "off"
         status = await read_status(connection, names)
         if status.v1 is V1State.PENDING and not settings.allow_v1:
             raise SchemaError(status.problem())

@@ -3,7 +3,9 @@ WITH clock AS MATERIALIZED (
 ), written AS (
   INSERT INTO ${table} AS t
     (project, environment, namespace, record_kind, id, value, inserted_at, expires_at)
-  SELECT :project, :environment, d.n, d.k, d.i, d.v, (SELECT ms FROM clock), d.e
+  -- What all values have in common is sent once.
+  SELECT :project, :environment, d.n, d.k, d.i, CAST(:same AS jsonb) || d.v,
+    (SELECT ms FROM clock), d.e
   FROM jsonb_to_recordset(CAST(:doc AS jsonb))
     AS d(n text, k text, i text, v jsonb, e bigint)
   -- What has expired is absent, so it gives way.
