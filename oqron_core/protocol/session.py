@@ -107,7 +107,7 @@ class Session:
             keep_for=settings.retention.runs_for,
             now=self.durable_time.estimate,
         )
-        self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many)
+        self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many, at_once=2)
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
         self._settles: Coalescer[Settlement, None] = Coalescer(
             self._write_settles, then=self._ack_settled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oqron_core._codec import encode
+from oqron_core._codec import encode, readable_fields
 from oqron_core._names import check_name
 from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.models import Run, RunStatus, structure
@@ -91,7 +91,7 @@ class Runs:
         handle = session.recorder.handle(id)
         closed = row is not None and row.text("status") not in {"running", "queued"}
         if handle is not None and not closed:
-            return structure(Run, encode_decode(handle.to_wire()))
+            return structure(Run, readable_fields(handle.to_wire()))
         live = None
         if row is None or row.text("status") in {"running", "queued"}:
             try:
@@ -167,7 +167,7 @@ class Runs:
             if handle is None:
                 others.append(run_id)
             else:
-                values[run_id] = encode_decode(handle.to_wire())
+                values[run_id] = readable_fields(handle.to_wire())
         if others:
             try:
                 found = await session.hot.live.get_many(others)
@@ -203,14 +203,6 @@ class Runs:
         """
         self._session.check_open()
         await self._session.recorder.flush()
-
-
-def encode_decode(value: dict[str, Any]) -> dict[str, Any]:
-    """Give a plain copy of a wire form that may hold encoded fields."""
-    return {
-        name: field if isinstance(field, (str, int, float, type(None))) else field.load()
-        for name, field in value.items()
-    }
 
 
 def _run_status(status: str) -> str:

@@ -106,6 +106,7 @@ _POISON: Final[dict[str, bytes]] = {
 """JSON that we refuse, and that somebody else may have put into the tables."""
 
 _LOOKS_ESCAPED: Final = "\\u0000 \\\\u0000 \\ud800 \\x00 C:\\u0000 \U0001f680"
+_LOOKS: Final = 750
 
 _WILD: Final[tuple[str, ...]] = (
     "abc", "a*c", "a?c", "a[bx]c", "a[^x]c", "a\\c", "a\\*c", "*", "?", "a*",
@@ -308,6 +309,33 @@ class AdverseValuesContract(ModeBase):
         control = await storage.controls.get("queue", "q")
         assert control is not None
         assert text == control.reason
+
+    @pytest.mark.parametrize("name", _POISON)
+    async def test_a_run_on_a_payload_that_we_would_refuse_is_listed(self, name: str) -> None:
+        """Also while it lasts here, and history has it as running already."""
+        async with self.open(runs={"durable_after": 0.05, "write_every": 0.05}) as storage:
+            row = {
+                "id": "odd", "queueName": "q", "status": "waiting", "attemptMade": 0,
+                "maxAttempts": 3, "priority": 7, "createdAt": 1, "data": Json(_POISON[name]),
+            }  # fmt: skip
+            try:
+                await storage.durable.write([Put("queue_job:q", "odd", row)])
+            except StorageError:
+                return  # a plane that cannot hold it has nothing to show
+            await storage.maintenance.rebuild_hot()
+            claims = await storage.jobs.claim("q")
+            if not claims:
+                return  # it is put aside
+            run_id = claims[0].run.id
+            for _ in range(_LOOKS):
+                if (await storage.durable.get("runs", [run_id]))[0] is not None:
+                    break
+                await asyncio.sleep(0.02)
+            assert [run_id] == [run.id for run in await storage.runs.query()]
+            run = await storage.runs.get(run_id)
+            assert run is not None
+            assert ("running", "odd") == (run.status, run.job_id)
+            await storage.jobs.release(claims[0])
 
     @pytest.mark.parametrize("name", _POISON)
     async def test_a_payload_that_we_would_refuse_breaks_no_list(self, name: str) -> None:
