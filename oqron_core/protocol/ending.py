@@ -176,7 +176,8 @@ async def close_run(
     Close a run that its worker will not close, from whatever is known of it.
 
     History is written once: a run that has a terminal row is left alone. Where
-    neither plane knows the run, its row is made from the job.
+    neither plane knows the run, its row is made from the job. Where the worker died
+    between the end of the job and that of the run, the run ends as the job did.
 
     Returns:
         Whether a row was written.
@@ -212,6 +213,8 @@ async def _closing(
     live = await session.hot.live.get(run_id)
     known = merged(None if row is None else row.value, live) or {}
     value = _closed(session, run_id, known, job, status, reason, now)
+    if job is None and status == "failed":
+        value.update(await _as_its_job(session, run_id, value))
     keep_for = session.settings.retention.runs_for
     expires_at = None if keep_for is None else now + round(keep_for * 1000)
     if row is None:
@@ -223,6 +226,27 @@ async def _closing(
         expect={"status": row.field("status")},
         expires_at=expires_at,
     )
+
+
+async def _as_its_job(session: Session, run_id: str, value: dict[str, Any]) -> dict[str, Any]:
+    """Give the end of a run whose job was completed by it, as the job's record has it."""
+    queue, job_id = value["queueName"], value["jobId"]
+    if not isinstance(queue, str) or not isinstance(job_id, str):
+        return {}
+    job = (await session.durable.get(JOB + queue, [job_id]))[0]
+    if job is None or job.text("status") != "completed" or job.field("runId") != run_id:
+        return {}
+    ended = max(value["startedAt"], job.integer("finishedAt"))
+    last = {**value["timeline"][-1], "ts": ended, "to": "completed"}
+    return {
+        "status": "completed",
+        "output": job.encoded("returnValue"),
+        "error": None,
+        "progressPercent": 100,
+        "endedAt": ended,
+        "durationMs": ended - value["startedAt"],
+        "timeline": [*value["timeline"][:-1], last],
+    }
 
 
 def _closed(

@@ -325,13 +325,32 @@ class Recorder:
             await self._durable.write(self._writes(again), returning=())
 
     def _writes(self, batch: Sequence[RunHandle]) -> list[Write]:
-        keep_for = self._keep_for
-        writes = []
-        for handle in batch:
-            ended = handle.ended_at or 0
-            expires_at = None if keep_for is None else ended + round(keep_for * 1000)
-            writes.append(handle.write(expires_at))
-        return writes
+        return [handle.write(self._expiry(handle)) for handle in batch]
+
+    def _expiry(self, handle: RunHandle) -> int | None:
+        if self._keep_for is None:
+            return None
+        return (handle.ended_at or 0) + round(self._keep_for * 1000)
+
+    def insert(self, handle: RunHandle, output: Json) -> Insert | None:
+        """
+        Give the write that ends a run together with its job, and take it for ended.
+
+        `wrote` follows where it was done, `RunHandle.reopen` where it was not. None
+        where the run has to be written by itself.
+        """
+        value = handle.seal(output)
+        if value is None:
+            return None
+        return Insert(RUNS, handle.id, value, self._expiry(handle))
+
+    async def wrote(self, handles: Sequence[RunHandle]) -> None:
+        """Forget runs whose end was written by `insert`."""
+        with self.lock:
+            for handle in handles:
+                if self._dirty.pop(handle.id, None) is not None:
+                    self.unsent -= handle.unsent
+        await self._let_go(handles)
 
     async def _let_go(self, batch: Sequence[RunHandle]) -> None:
         with self.lock:

@@ -330,22 +330,44 @@ class RunHandle:
         with recorder.lock:
             if self._ended_at is not None:
                 return
-            self._ended_at = max(self._started_at, recorder.now())
-            self.status = status
-            self._output = output
-            self._error = error
-            if status == "completed":
-                self._progress = 100
-            # No word of the timeline may be lost: the end is noted past the cap.
-            self._timeline.append(
-                {
-                    "ts": self._ended_at,
-                    "from": "running",
-                    "to": status,
-                    "reason": None if reason is None else portable_text(reason, limit=500),
-                }
-            )
+            self._close(status, output, error, reason)
             recorder.ended(self)
+
+    def _close(self, status: str, output: Json, error: str | None, reason: str | None) -> None:
+        self._ended_at = max(self._started_at, self._recorder.now())
+        self.status = status
+        self._output = output
+        self._error = error
+        # No word of the timeline may be lost: the end is noted past the cap.
+        self._timeline.append(
+            {
+                "ts": self._ended_at,
+                "from": "running",
+                "to": status,
+                "reason": None if reason is None else portable_text(reason, limit=500),
+            }
+        )
+
+    def seal(self, output: Json) -> dict[str, Any] | None:
+        """
+        Take the run for completed while its end is being written, see `reopen`.
+
+        Returns:
+            Its record; None where it has ended, or history has a row of it.
+        """
+        with self._recorder.lock:
+            if self._ended_at is not None or self.in_history:
+                return None
+            self._close("completed", output, None, None)
+            return self.to_wire()
+
+    def reopen(self) -> None:
+        """Let it go on after all: its end was not written."""
+        with self._recorder.lock:
+            self._ended_at = None
+            self.status = "running"
+            self._output = NULL
+            self._timeline.pop()
 
     # --- for the writer, which holds the lock ---
 
@@ -374,7 +396,7 @@ class RunHandle:
         return {
             "status": self.status,
             "output": self._output,
-            "progressPercent": self._progress,
+            "progressPercent": 100 if self.status == "completed" else self._progress,
             "logs": encode_stored(self._logs) if self._logs else _EMPTY,
             "timeline": encode_stored(self._timeline),
             "error": self._error,

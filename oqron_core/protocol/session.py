@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from oqron_core._codec import canonical
+from oqron_core._codec import Json, canonical
 from oqron_core._ids import uuid7
 from oqron_core.exceptions import (
     ClosedError,
     ConflictError,
+    InvalidValueError,
     LeaseLostError,
     StorageError,
     UnavailableError,
@@ -27,6 +28,7 @@ from oqron_core.protocol.coalesce import Coalescer
 from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.options import Options
 from oqron_core.protocol.recorder import Recorder
+from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import JOB, OPEN, shows
 
@@ -39,6 +41,8 @@ OWN_PREFIX: Final = "oqron:"
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
 _TRY_FOR: Final = 1.0
+_TOGETHER: Final = 16
+"""So many jobs at most are completed in one atomic step: one refusal undoes all."""
 _BORN: Final = (
     "createdAt",
     "data",
@@ -58,16 +62,23 @@ class Settlement:
     Attributes:
         write: The guarded write.
         lease: The lease that is acknowledged after it.
+        run: The run that ends with it, and its output, where both may be written in
+            one step; else None.
         error: Why it was refused; None where it was not.
     """
 
-    __slots__ = ("_end", "error", "lease", "write")
+    __slots__ = ("_end", "error", "lease", "run", "write")
 
     def __init__(
-        self, write: Write, lease: Lease, end: Callable[[WriteResult], LeaseLostError | None]
+        self,
+        write: Write,
+        lease: Lease,
+        end: Callable[[WriteResult], LeaseLostError | None],
+        run: tuple[RunHandle, Json] | None = None,
     ) -> None:
         self.write: Write = write
         self.lease: Lease = lease
+        self.run: tuple[RunHandle, Json] | None = run
         self.error: LeaseLostError | None = None
         self._end = end
 
@@ -113,6 +124,8 @@ class Session:
             self._write_settles, then=self._ack_settled
         )
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
+        can = durable.capabilities
+        self._atomic = can.atomic and can.atomic_scope == "scope"
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -230,10 +243,52 @@ class Session:
             raise settlement.error
 
     async def _write_settles(self, items: Sequence[Settlement]) -> Sequence[None]:
-        results = await self.write_many([item.write for item in items])
+        results = await self.write_ends([item.write for item in items], [i.run for i in items])
         for item, result in zip(items, results, strict=True):
             item.answered(result)
         return [None] * len(items)
+
+    async def write_ends(
+        self, writes: Sequence[Write], runs: Sequence[tuple[RunHandle, Json] | None]
+    ) -> Sequence[WriteResult]:
+        """
+        Write ends of jobs; of a few, together with their runs in one atomic step.
+
+        So a process that dies right after a job was completed leaves its run behind.
+        What is many, or refused, is written as by `write_many`, and the runs follow.
+
+        Args:
+            writes: The guarded writes.
+            runs: The run of each, and its output; None for one that is to follow.
+        """
+        together = [run for run in runs if run is not None]
+        few = len(together) == len(writes) <= _TOGETHER
+        if few and self._atomic and await self._write_whole(writes, together):
+            return [WriteResult(applied=True) for _ in writes]
+        return await self.write_many(writes)
+
+    async def _write_whole(
+        self, writes: Sequence[Write], runs: Sequence[tuple[RunHandle, Json]]
+    ) -> bool:
+        """Write all, or nothing and give False."""
+        sealed: list[RunHandle] = []
+        inserts: list[Insert] = []
+        try:
+            for run, output in runs:
+                insert = self.recorder.insert(run, output)
+                if insert is None:
+                    return False
+                sealed.append(run)
+                inserts.append(insert)
+            await self.write_atomic([*writes, *inserts])
+            done, sealed = sealed, []
+        except (ConflictError, InvalidValueError):
+            return False
+        finally:
+            for run in sealed:
+                run.reopen()
+        await self.recorder.wrote(done)
+        return True
 
     async def _ack_settled(self, items: Sequence[Settlement], _: Sequence[None]) -> None:
         leases = [item.lease for item in items if item.error is None]

@@ -91,7 +91,8 @@ class Settling:
         async def settle() -> None:
             nonlocal unsure
             try:
-                await session.settle(Settlement(write, claim.lease, end))
+                run = None if refusal is not None else (claim.run, encoded)
+                await session.settle(Settlement(write, claim.lease, end, run))
             except UnavailableError:
                 unsure = True
                 raise
@@ -117,7 +118,11 @@ class Settling:
             )
             for (claim, _), (encoded, _) in zip(pairs, outputs, strict=True)
         ]
-        results = await session.write_many(writes)
+        runs = [
+            None if refusal is not None else (claim.run, encoded)
+            for (claim, _), (encoded, refusal) in zip(pairs, outputs, strict=True)
+        ]
+        results = await session.write_ends(writes, runs)
         done: list[bool] = []
         leases: list[Lease] = []
         for (claim, _), result, (encoded, refusal) in zip(pairs, results, outputs, strict=True):

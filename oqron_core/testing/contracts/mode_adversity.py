@@ -957,7 +957,8 @@ class AdversityContract(AdversityBase):
         await self.storage.jobs.add_many("q", [1, 2, 3])
         claims = await self.storage.jobs.claim("q", limit=3)
         pairs = [(claim, claim.data) for claim in claims]
-        self.faults.fail("durable.write", when="after", times=4)
+        self.faults.fail("durable.write", when="after")
+        self.faults.fail("durable.write", nth=2, times=None)
         with pytest.raises(UnavailableError):
             await self.storage.jobs.complete_many(pairs)
         self.faults.heal()
@@ -966,6 +967,94 @@ class AdversityContract(AdversityBase):
         assert 3 == (await self.storage.jobs.counts("q"))["completed"]
         page = await self.storage.runs.query()
         assert ["completed"] * 3 == [run.status for run in page]
+
+    @pytest.mark.parametrize("how", ["one", "many", "at once"])
+    async def test_who_dies_after_completing_leaves_the_run_behind(self, how: str) -> None:
+        """A few jobs are completed together with their runs, logs and all."""
+        await self.storage.jobs.add_many("q", [1, 2, 3])
+        faults = Faults()
+        async with AsyncExitStack() as stack:
+            dying = await stack.enter_async_context(self.open(faults, close_timeout=0.5))
+            claims = await dying.jobs.claim("q", limit=3)
+            for claim in claims:
+                claim.run.log("info", f"line {claim.data}")
+            await dying.durable.now()
+            # What is written from here on is the end of jobs, once, and nothing else.
+            count = 3 if how == "one" else 1
+            faults.reset()
+            faults.fail("durable.write", nth=count + 1, times=None)
+            if how == "many":
+                assert [True] * 3 == await dying.jobs.complete_many([(c, c.data) for c in claims])
+            elif how == "at once":
+                await gather(dying.jobs.complete(claim, claim.data) for claim in claims)
+            else:
+                for claim in claims:
+                    await dying.jobs.complete(claim, claim.data)
+            faults.down("*")
+            runs = await self.storage.runs.query(name="q")
+            assert sorted((run.status, run.output) for run in runs) == [
+                ("completed", n) for n in (1, 2, 3)
+            ]
+            assert {("line 1",), ("line 2",), ("line 3",)} == {
+                tuple(entry["msg"] for entry in run.logs) for run in runs
+            }
+            assert {100} == {run.progress_percent for run in runs}
+
+    async def test_one_that_is_refused_spoils_nothing_for_those_beside_it(self) -> None:
+        """Those are completed with their runs; its own says why it was not."""
+        jobs = self.storage.jobs
+        await jobs.add_many("q", [JobSpec(n, id=str(n)) for n in range(3)])
+        claims = {claim.id: claim for claim in await jobs.claim("q", limit=3)}
+        async with self.open() as other:
+            assert await other.jobs.cancel("q", "1")
+        done = await jobs.complete_many([(claims[id_], id_) for id_ in ("0", "1", "2")])
+        await self.storage.runs.flush()
+
+        assert [True, False, True] == done
+        for id_, status in (("0", "completed"), ("1", "cancelled"), ("2", "completed")):
+            assert status == await self.state(id_)
+            [run] = (await self.storage.runs.query(job_id=id_)).items
+            assert (status, "running") != (run.status, run.timeline[-1]["to"])
+            assert status == run.status == run.timeline[-1]["to"]
+            assert 1 == sum(entry["from"] == "running" for entry in run.timeline)
+
+    async def test_a_run_whose_end_died_with_its_worker_ends_as_its_job(self) -> None:
+        """The job was completed, so the run was; by what the job's record knows."""
+        await self.storage.jobs.add("q", 1, id="a")
+        faults = Faults()
+        async with AsyncExitStack() as stack:
+            options = {"durable_after": 0.05, "write_every": 0.05}
+            dying = await stack.enter_async_context(
+                self.open(faults, close_timeout=0.5, runs=options)
+            )
+            [claim] = await dying.jobs.claim("q")
+
+            async def is_in_history() -> bool:
+                row = (await self.storage.durable.get("runs", [claim.run.id]))[0]
+                return row is not None and claim.run.in_history
+
+            await self.until(is_in_history)
+            faults.reset()
+            # History has a row already, so the end of the run is a write of its own.
+            faults.fail("durable.write", nth=2, times=None)
+            await dying.jobs.complete(claim, {"sum": 1})
+            faults.down("*")
+            await self.elapse(1.5)
+            async with self.open(runs={"stale_after": 1.0}) as leader:
+
+                async def is_closed() -> bool:
+                    await leader.maintenance.close_stale_runs()
+                    run = await leader.runs.get(claim.run.id)
+                    return run is not None and run.status != "running"
+
+                await self.until(is_closed)
+                run = await leader.runs.get(claim.run.id)
+                job = await leader.jobs.get("q", "a")
+            assert run is not None
+            assert job is not None
+            assert ("completed", {"sum": 1}, None) == (run.status, run.output, run.error)
+            assert job.finished_at == run.ended_at
+            assert "completed" == run.timeline[-1]["to"]
 
     # --- callers that are gone -----------------------------------------------------------------
 
