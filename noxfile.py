@@ -80,7 +80,7 @@ def build_wheels(session: nox.Session) -> dict[Path, Path]:
     """Build all distributions, unless a session of this run has."""
     if WHEELS and all(wheel.exists() for wheel in WHEELS.values()):
         return WHEELS
-    folder = Path(session.create_tmp()) / "wheels"
+    folder = Path(session.create_tmp()).resolve() / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     projects = {
         place: nox.project.load_toml(place / "pyproject.toml") for place in (ROOT, *PLUGINS)
