@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from oqron_core._codec import Json, decode_fields, encode
-from oqron_core.exceptions import StorageError
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
 from oqron_core.planes.values import Entry, Insert
 from oqron_core.protocol import transitions
 from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
-from oqron_core.protocol.session import Session
+from oqron_core.protocol.session import Added, Session
 from oqron_core.protocol.transitions import JOB, JobTemplate
 
 
 __all__ = ["Adding"]
-
-log: logging.Logger = logging.getLogger("oqron.protocol")
 
 _CHUNK: Final = 1000
 _IN_FLIGHT: Final = 3
@@ -57,22 +53,17 @@ class Adding:
             return skipped(job)
         if fate == "hold":
             insert, job = held(insert, job)
-        result = await session.write(insert)
-        if not result.applied:
-            return await self._existing(queue, job.id, insert)
-        if fate == "hold":
+            if not (await session.write(insert)).applied:
+                return await self._existing(queue, job.id, insert)
             await recheck_held(session, queue)
-        elif not await self._publish(queue, job, delay):
+            return job
+        added = Added(queue, insert, job.priority, delay)
+        await session.add(added)
+        if not added.applied:
+            return await self._existing(queue, job.id, insert)
+        if not added.published:
             object.__setattr__(job, "published", False)
         return job
-
-    async def _publish(self, queue: str, job: Job, delay: int | None) -> bool:
-        due_at = None
-        if delay:
-            due_at = await self._due_at(delay)
-            if due_at is None:
-                return False
-        return await self._session.publish(queue, Entry(job.id, job.priority, due_at))
 
     async def add_many(
         self, queue: str, specs: Sequence[tuple[Any, JobSpec]], transaction: Any = None
@@ -242,7 +233,7 @@ class Adding:
     async def _publish_chunk(self, queue: str, fresh: Sequence[tuple[Job, int | None]]) -> bool:
         now = 0
         if any(delay for _, delay in fresh):
-            found = await self._due_at(0)
+            found = await self._session.hot_now()
             if found is None:
                 return False
             now = found
@@ -250,19 +241,6 @@ class Adding:
             Entry(job.id, job.priority, now + delay if delay else None) for job, delay in fresh
         ]
         return await self._session.publish_many(queue, entries)
-
-    async def _due_at(self, delay: int) -> int | None:
-        """
-        Give the instant in *delay* milliseconds, by the hot plane's clock.
-
-        None where that does not answer: no other clock is good enough, and
-        maintenance publishes the job when it does.
-        """
-        try:
-            return await self._session.hot_time.now() + delay
-        except StorageError as error:
-            log.warning("a delayed job is published later by maintenance: %s", error)
-            return None
 
     async def _existing(
         self, queue: str, job_id: str, insert: Insert, plane: DurablePlane | None = None

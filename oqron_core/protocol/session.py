@@ -33,7 +33,7 @@ from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import JOB, OPEN, shows
 
 
-__all__ = ["OWN_PREFIX", "Session", "Settlement"]
+__all__ = ["OWN_PREFIX", "Added", "Session", "Settlement"]
 
 log: logging.Logger = logging.getLogger("oqron.protocol")
 
@@ -87,6 +87,30 @@ class Settlement:
         self.error = self._end(result)
 
 
+class Added:
+    """
+    A job on its way to the planes.
+
+    Attributes:
+        queue: The queue.
+        insert: The write that makes it.
+        priority: Its priority.
+        delay: Milliseconds until it is due; None for at once.
+        applied: Whether it was written: the id was free.
+        published: Whether the hot plane has it, too.
+    """
+
+    __slots__ = ("applied", "delay", "insert", "priority", "published", "queue")
+
+    def __init__(self, queue: str, insert: Insert, priority: int, delay: int | None) -> None:
+        self.queue: str = queue
+        self.insert: Insert = insert
+        self.priority: int = priority
+        self.delay: int | None = delay
+        self.applied: bool = False
+        self.published: bool = False
+
+
 class Session:
     """
     One per storage; everything in the protocol works over it.
@@ -119,6 +143,9 @@ class Session:
             now=self.durable_time.estimate,
         )
         self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many, at_once=2)
+        self._adds: Coalescer[Added, None] = Coalescer(
+            self._write_added, then=self._publish_added, at_once=2
+        )
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
         self._settles: Coalescer[Settlement, None] = Coalescer(
             self._write_settles, then=self._ack_settled
@@ -334,6 +361,57 @@ class Session:
 
     # --- hot steps that follow a durable write ---
 
+    async def add(self, added: Added) -> None:
+        """
+        Write a job, then publish it; *added* tells what became of it.
+
+        Both in flushes shared with whoever adds at the same time, and to its end also
+        where the caller is gone by then. Where the hot plane does not answer, the job
+        is published by maintenance.
+
+        Raises:
+            UnavailableError: The durable plane did not answer.
+        """
+        await self._adds.submit(added)
+
+    async def _write_added(self, items: Sequence[Added]) -> Sequence[None]:
+        results = await self.write_many([item.insert for item in items])
+        for item, result in zip(items, results, strict=True):
+            item.applied = result.applied
+        return [None] * len(items)
+
+    async def _publish_added(self, items: Sequence[Added], _: Sequence[None]) -> None:
+        fresh = [item for item in items if item.applied]
+        now = None
+        if any(item.delay for item in fresh):
+            now = await self.hot_now()
+        by_queue: dict[str, list[tuple[Added, Entry]]] = {}
+        for item in fresh:
+            due_at = None
+            if item.delay:
+                if now is None:
+                    continue
+                due_at = now + item.delay
+            entry = Entry(item.insert.id, item.priority, due_at)
+            by_queue.setdefault(item.queue, []).append((item, entry))
+        for queue, pairs in by_queue.items():
+            published = await self.publish_many(queue, [entry for _, entry in pairs])
+            for item, _entry in pairs:
+                item.published = published
+
+    async def hot_now(self) -> int | None:
+        """
+        Give milliseconds since the epoch by the hot plane's clock.
+
+        None where it does not answer: no other clock is good enough for what is to be
+        published with a due time, and maintenance publishes that when it does.
+        """
+        try:
+            return await self.hot_time.now()
+        except (StorageError, ClosedError) as error:
+            log.warning("delayed jobs are published later by maintenance: %s", error)
+            return None
+
     async def publish(self, queue: str, entry: Entry) -> bool:
         """Publish one, in a shared flush; False where the hot plane did not answer."""
         try:
@@ -454,13 +532,14 @@ class Session:
         try:
             async with asyncio.timeout(timeout / 4):
                 await self._settles.drain()
+                await self._adds.drain()
                 await self._writes.drain()
                 await self._acks.drain()
                 await self._publishes.drain()
         except TimeoutError:
             log.warning("closing left writes unanswered")
         self._closed = True
-        for flushes in (self._settles, self._writes, self._acks, self._publishes):
+        for flushes in (self._settles, self._adds, self._writes, self._acks, self._publishes):
             await flushes.close()
         for task in list(self._tasks):
             task.cancel()
