@@ -191,7 +191,8 @@ def test_a_foreign_body_is_one_broken_record(
 ENCODER_KEYS = Keys("t", Scope("p", "e"))
 NOTHING = b"nothing"
 
-_odd = st.sampled_from([value for value in VALUES if value is not None])
+# Those of a readable length: an example is shown whole.
+_odd = st.sampled_from([value for value in VALUES if value is not None and len(repr(value)) < 500])
 _values = st.one_of(
     st.none(),
     st.booleans(),

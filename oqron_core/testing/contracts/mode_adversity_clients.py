@@ -301,15 +301,18 @@ class ClientAdversityContract(ServiceContract):
         async with self.open(faults):
             steps = len(faults.calls)
         assert steps > 0
-        before = _held()
-        for nth in range(steps):
-            for error in (UnavailableError("a fault of the test"), asyncio.CancelledError()):
-                faults = Faults()
-                faults.fail("*", nth=nth + 1, error=error)
-                with contextlib.suppress(OqronError, asyncio.CancelledError):
-                    async with self.open(faults):
-                        pass
-                assert faults.calls
+        before = (0, 0, 0)
+        # The first time round, what is opened once and for all may be.
+        for _ in range(2):
+            before = _held()
+            for nth in range(steps):
+                for error in (UnavailableError("a fault of the test"), asyncio.CancelledError()):
+                    faults = Faults()
+                    faults.fail("*", nth=nth + 1, error=error)
+                    with contextlib.suppress(OqronError, asyncio.CancelledError):
+                        async with self.open(faults):
+                            pass
+                    assert faults.calls
         for wrap in ("wrap_hot", "wrap_durable"):
             broken: dict[str, Any] = {wrap: lambda _: 1 // 0}
             with pytest.raises(ZeroDivisionError):
