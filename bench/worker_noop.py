@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import resource
 import time
@@ -44,6 +45,9 @@ async def throughput(settings: dict[str, Any], count: int, concurrency: int) -> 
             done.set()
 
     async with app:
+        # As `oqron worker` does when it has begun.
+        gc.collect()
+        gc.freeze()
         began = time.perf_counter()
         await noop.add_many([{"n": n} for n in range(count)])
         added = time.perf_counter() - began
