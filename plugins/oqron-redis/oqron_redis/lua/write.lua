@@ -148,9 +148,9 @@ end
 
 local function flush(space, def)
   local added, removed, a, r = {}, {}, 0, 0
-  local ids, befores, afters = space.ids, space.before, space.after
+  local ids, old_texts, new_texts = space.ids, space.before, space.after
   for n = 1, space.count do
-    local id, before, after = ids[n], befores[n], afters[n]
+    local id, before, after = ids[n], old_texts[n], new_texts[n]
     local old = before and member_of(def, id, before)
     local new = after and member_of(def, id, after)
     if old ~= new then
