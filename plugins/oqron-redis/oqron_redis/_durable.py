@@ -172,12 +172,16 @@ class RedisDurablePlane(DurablePlane):
             return joint.join(items)
         encoder, nothing = self._encoder, self._session.keys.durable_nothing
 
+        batch = Batch(encoder, (), wanted)
+
         def build(items: Sequence[Item]) -> Arguments:
-            keys, arguments = Batch(encoder, grouped(items), wanted).call(nothing, atomic=False)
+            nonlocal batch
+            batch = Batch(encoder, grouped(items), wanted)
+            keys, arguments = batch.call(nothing, atomic=False)
             return (len(keys), *keys, *arguments)
 
-        def split(items: Sequence[Item], answer: Any) -> Sequence[WriteResult]:
-            return Batch(encoder, grouped(items), wanted).results(answer)
+        def split(_: Sequence[Item], answer: Any) -> Sequence[WriteResult]:
+            return batch.results(answer)
 
         joint = Joint(build, split)
         if len(self._joints) >= _MAX_JOINTS:

@@ -71,7 +71,7 @@ class Item:
     ) -> None:
         self.write = write
         self.fields = fields
-        self.guarded = bool(guards) and any(text[:1] in _CONTAINERS for text in guards)
+        self.guarded = any(text[:1] in _CONTAINERS for text in guards)
         self.key = key
         self.group = group
         self.arguments = arguments
