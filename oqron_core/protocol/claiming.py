@@ -27,7 +27,7 @@ from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ending import bury_lapsed, close_run_of, lapses_at
 from oqron_core.protocol.reading import is_sound
 from oqron_core.protocol.session import Session
-from oqron_core.protocol.settling import Settling
+from oqron_core.protocol.settling import WORTH_DIVIDING, Settling, divided
 from oqron_core.protocol.transitions import OPEN
 
 
@@ -42,7 +42,6 @@ _ASIDE_FOR: Final = 60.0
 _CHANGING_FOR: Final = 1.0
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
-_WORTH_HALVING: Final = 50
 
 
 @attrs.frozen
@@ -149,15 +148,12 @@ class Claiming:
             log.debug("an undelivered claim will lapse: %s", error)
 
     async def _confirm(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
-        """Confirm leases; of many, the second half is on its way while the first is taken in."""
+        """Confirm leases; of many, a part is on its way while the one before is taken in."""
         batch.now = await self._session.durable_time.now()
-        if len(leases) < _WORTH_HALVING:
+        if len(leases) < WORTH_DIVIDING:
             return await self._confirm_part(leases, batch)
-        middle = len(leases) // 2
-        batches = [batch, attrs.evolve(batch, claims={})]
         found = await asyncio.gather(
-            self._confirm_part(leases[:middle], batches[0]),
-            self._confirm_part(leases[middle:], batches[1]),
+            *(self._confirm_part(part, attrs.evolve(batch, claims={})) for part in divided(leases)),
             return_exceptions=True,
         )
         claims: list[Claim] = []

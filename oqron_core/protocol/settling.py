@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from oqron_core._codec import Json, portable_value, readable_fields
 from oqron_core.exceptions import (
@@ -28,9 +28,19 @@ from oqron_core.protocol.session import Session, Settlement
 from oqron_core.protocol.transitions import JOB
 
 
-__all__ = ["Settling"]
+__all__ = ["WORTH_DIVIDING", "Settling", "divided"]
 
 T = TypeVar("T")
+
+WORTH_DIVIDING: Final = 50
+"""How many jobs are divided, so that the loop and the planes work at the same time."""
+_PARTS: Final = 3
+
+
+def divided(items: Sequence[T]) -> list[Sequence[T]]:
+    """Divide what is many into parts of about the same size."""
+    size = -(-len(items) // _PARTS)
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 class Settling:
@@ -105,6 +115,20 @@ class Settling:
         return await self._to_the_end(self._complete_many(pairs))
 
     async def _complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
+        """Of many, prepare the next part while the planes have the one before in hand."""
+        if len(pairs) < WORTH_DIVIDING:
+            return await self._complete_part(pairs)
+        parts = await asyncio.gather(
+            *(self._complete_part(part) for part in divided(pairs)), return_exceptions=True
+        )
+        done: list[bool] = []
+        for part in parts:
+            if isinstance(part, BaseException):
+                raise part
+            done += part
+        return done
+
+    async def _complete_part(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         session = self._session
         now = await session.durable_time.now()
         outputs = [self._output(output) for _, output in pairs]

@@ -1,10 +1,11 @@
 """
 One connection that many calls share.
 
-Calls are queued, and whatever is queued when the connection is free goes out in one
-write: the calls of one tick of the event loop share a round trip, and so do those
-that came while the one before was under way. No caller ever reads from the
-connection, so a caller that is cancelled leaves no answer behind for somebody else.
+Calls are queued, and what is queued in one turn of the event loop goes out in one
+write, also while others wait for their answers: the server has work, and the loop
+prepares more meanwhile. Only calls that others may join wait for the one before, and
+gather company. No caller ever reads from the connection, so a caller that is
+cancelled leaves no answer behind for somebody else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import logging
 import random
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, final
 
@@ -21,6 +23,7 @@ from oqron_core.exceptions import ClosedError, OqronError, UnavailableError
 from oqron_redis._errors import is_stale_primary, translate
 from oqron_redis._packing import packed
 from oqron_redis._scripts import Script
+from oqron_redis._wire import Wire, take_over
 from redis import exceptions as driver
 
 
@@ -32,7 +35,9 @@ _log = logging.getLogger("oqron.redis")
 
 _MAX_CALLS: Final = 512
 _MAX_BYTES: Final = 4 * 1024 * 1024
-_MOVED: Final = (driver.MovedError, driver.AskError, driver.TryAgainError)
+_LARGE: Final = 64
+"""Words of a call that is worth a write of its own."""
+_MOVED: Final = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 
 
 class Redirect(Protocol):
@@ -45,7 +50,7 @@ class Redirect(Protocol):
 
 @final
 class _Call:
-    __slots__ = ("again", "arguments", "at", "future", "late", "script")
+    __slots__ = ("again", "arguments", "at", "future", "late", "script", "shared", "size")
 
     def __init__(
         self,
@@ -62,6 +67,8 @@ class _Call:
         self.at = at
         self.again = again
         self.late = late
+        self.shared = late is not None
+        self.size = 0
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
@@ -71,21 +78,23 @@ class _Call:
         if not self.future.done():
             self.future.set_result(reply)
 
+    def packed(self) -> bytes | None:
+        """Give what is sent; None if nobody wants it any more."""
+        if self.late is not None:
+            late, self.late = self.late(), None
+            if late is None:
+                self.future.cancel()
+                return None
+            self.arguments += late
+        data = packed(self.arguments)
+        self.size = len(data)
+        return data
+
 
 async def discard(connection: Any) -> None:
     """Close a connection, whatever state it is in, without waiting for the server."""
     with contextlib.suppress(OSError, driver.RedisError):
         await connection.disconnect(nowait=True)
-
-
-async def _is_stale(connection: Any) -> bool:
-    # Between two exchanges nothing may come in: what can be read is the end of the
-    # connection or an answer out of turn.
-    look = getattr(connection, "can_read", None) or connection.can_read_destructive
-    try:
-        return bool(await look())
-    except (OSError, driver.RedisError):
-        return True
 
 
 @final
@@ -120,10 +129,19 @@ class Lane:
         self._redirect = redirect
         self._loop = asyncio.get_running_loop()
         self._pending: list[_Call] = []
+        self._sent: deque[_Call] = deque()
+        self._sent_bytes = 0
         self._untold: list[_Call] = []
+        """Calls of scripts that the server has forgotten; nothing is sent until all are here."""
+        self._shared = 0
+        """How many calls are under way that others may share while they wait."""
+        self._moved_at = 0.0
+        """When something was sent to, or came from, the server."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False
         self._task: asyncio.Task[None] | None = None
         self._aside: set[asyncio.Task[None]] = set()
-        self._connection: Any = None
+        self._wire: Wire | None = None
         self._closed = False
 
     def call(
@@ -153,8 +171,13 @@ class Lane:
             arguments = (b"EVALSHA", script.sha, *arguments)
         repeats = self._retries if again else 0
         self._pending.append(_Call(arguments, future, script, self._loop.time(), repeats, late))
-        if self._task is None:
-            self._task = self._loop.create_task(self._run(), name="oqron-redis-lane")
+        if late is None and len(arguments) > _LARGE:
+            # The server begins while the loop is still busy with what comes next.
+            self._flush()
+        elif not self._soon:
+            # What others call in the same turn of the loop goes along.
+            self._soon = True
+            self._loop.call_soon(self._flush_soon)
         return future
 
     async def close(self) -> None:
@@ -165,104 +188,143 @@ class Lane:
             task.cancel()
         for task in tasks:
             await asyncio.wait([task])
-        self._fail(self._pending, ClosedError("the Redis connection was closed"))
-        await self._drop()
+        if self._timer is not None:
+            self._timer.cancel()
+        error = ClosedError("the Redis connection was closed")
+        for calls in (self._sent, self._untold, self._pending):
+            for call in calls:
+                call.fail(copy_of(error))
+            calls.clear()
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+            # The stream is closed in the next turn of the loop.
+            await asyncio.sleep(0)
 
-    # --- the one task that reads and writes -----------------------------------
+    # --- sending ----------------------------------------------------------------
 
-    async def _run(self) -> None:
-        # The task lives as long as there is something to do: an idle lane is no more
-        # than an open connection.
-        try:
-            while self._pending:
-                calls = self._next()
-                if calls:
-                    await self._exchange(calls)
-        finally:
-            self._task = None
+    def _flush_soon(self) -> None:
+        self._soon = False
+        self._flush()
 
-    def _next(self) -> list[_Call]:
+    def _flush(self) -> None:
+        """Send what waits, as far as there is room; connect first where that is needed."""
+        wire = self._wire
+        if wire is None:
+            if self._task is None and self._pending and not self._closed:
+                self._task = self._loop.create_task(self._open(), name="oqron-redis-lane")
+            return
+        if not self._untold and not wire.is_full and (commands := self._take()):
+            wire.write(commands)
+            self._watch()
+
+    def _take(self) -> list[bytes]:
+        """Take calls that may be sent now, and give their bytes."""
         # A caller that has gone before its call was sent wants nothing any more, and
         # one that has waited for its turn for too long gets no late surprise.
         oldest = self._loop.time() - self._timeout
-        calls: list[_Call] = []
-        size = 0
+        commands: list[bytes] = []
+        waiting: list[_Call] = []
         taken = 0
         for call in self._pending:
+            if len(self._sent) >= _MAX_CALLS or self._sent_bytes >= _MAX_BYTES:
+                break
             taken += 1
             if call.future.done():
                 continue
             if call.at < oldest:
                 call.fail(UnavailableError("Redis was too busy to be asked in time"))
                 continue
-            if call.late is not None:
-                late = call.late()
-                if late is None:
-                    call.future.cancel()
-                    continue
-                call.arguments += late
-                call.late = None
-            calls.append(call)
-            size += sum(len(word) for word in call.arguments[-3:] if type(word) is bytes)
-            if len(calls) >= _MAX_CALLS or size > _MAX_BYTES:
-                break
-        del self._pending[:taken]
-        return calls
+            if call.late is not None and self._shared:
+                # It stays open to others until the one before is answered.
+                waiting.append(call)
+                continue
+            try:
+                command = call.packed()
+            except Exception as error:  # noqa: BLE001 - whoever waits has to hear of it
+                call.fail(error)
+                continue
+            if command is not None:
+                commands.append(command)
+                self._sent.append(call)
+                self._sent_bytes += call.size
+                self._shared += call.shared
+        self._pending[:taken] = waiting
+        return commands
 
-    async def _exchange(self, calls: list[_Call]) -> None:
-        done = 0
-        self._untold = []
-        try:
-            connection = await self._connected()
-            async with asyncio.timeout(self._timeout) as limit:
-                await self._send(connection, calls)
-                for call in calls:
-                    await self._receive(connection, call)
-                    done += 1
-                    if done < len(calls):
-                        limit.reschedule(self._loop.time() + self._timeout)
-        except asyncio.CancelledError:
-            self._fail(calls, ClosedError("the Redis connection was closed"))
-            raise
-        except OqronError as error:
-            if self._redirect is None or not error.retryable:
-                self._fail(calls, error)
-                return
-            # Nothing was sent. In a cluster somebody else may serve the slot by now.
-            for call in calls:
-                self._elsewhere(call, error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, each caller is told
-            await self._drop()
-            self._lost(calls[done:], error)
-        # In front of what came later, and in their own order.
-        self._pending[:0] = self._untold
+    def _watch(self) -> None:
+        """See to it that a server which does not answer is given up in time."""
+        self._moved_at = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout, self._look)
 
-    async def _send(self, connection: Any, calls: Sequence[_Call]) -> None:
-        data = [packed(call.arguments) for call in calls]
-        await connection.send_packed_command(data, check_health=False)
+    def _look(self) -> None:
+        self._timer = None
+        if not self._sent:
+            return
+        left = self._moved_at + self._timeout - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._break(TimeoutError())
 
-    async def _receive(self, connection: Any, call: _Call) -> None:
-        try:
-            reply = await connection.read_response(disable_decoding=True)
-        except driver.NoScriptError:
-            self._send_source(call)
-        except _MOVED as error:
+    # --- answers ------------------------------------------------------------------
+
+    def _answered(self, reply: Any) -> None:
+        if not self._sent:
+            self._break(driver.InvalidResponse("an answer that nobody asked for"))
+            return
+        call = self._sent.popleft()
+        self._sent_bytes -= call.size
+        self._shared -= call.shared
+        if isinstance(reply, driver.ResponseError):
+            self._refused(call, reply)
+        else:
+            call.answer(reply)
+        self._moved_at = self._loop.time()
+        if self._untold and not self._sent:
+            # In front of what came later, and in their own order.
+            self._pending[:0] = self._untold
+            self._untold.clear()
+        if self._pending and (call.shared or not self._sent):
+            # What waited goes at once; who was answered comes a turn later.
+            self._flush()
+
+    def _refused(self, call: _Call, error: driver.ResponseError) -> None:
+        code = str(error).partition(" ")[0]
+        if code == "NOSCRIPT" and call.script is not None:
+            # The server did nothing yet. EVAL runs the script and teaches it again.
+            call.arguments = (b"EVAL", call.script.source, *call.arguments[2:])
+            self._untold.append(call)
+        elif code in _MOVED:
             self._elsewhere(call, error)
-        except driver.ConnectionError:
-            raise
-        except driver.ResponseError as error:
+        elif code == "LOADING":
+            # As good as not reached: reads are tried again.
+            self._sent.appendleft(call)
+            self._break(error)
+        else:
             call.fail(translate(error))
             if is_stale_primary(error):
                 # A new connection finds the new primary, through DNS or Sentinel.
-                raise driver.ConnectionError(str(error)) from error
-        else:
-            call.answer(reply)
+                self._break(driver.ConnectionError(str(error)))
 
-    def _send_source(self, call: _Call) -> None:
-        # The server did nothing yet. EVAL runs the script and teaches it again.
-        if call.script is not None:
-            call.arguments = (b"EVAL", call.script.source, *call.arguments[2:])
-            self._untold.append(call)
+    def _gone(self, wire: Wire, error: BaseException) -> None:
+        if wire is self._wire:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """Give the connection up; who waits for an answer is told, or asks again."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.abort()
+        calls = [*self._sent]
+        self._pending[:0] = self._untold
+        self._untold.clear()
+        self._sent.clear()
+        self._sent_bytes = self._shared = 0
+        self._lost(calls, error)
+        if self._pending:
+            self._flush()
 
     def _elsewhere(self, call: _Call, error: Exception) -> None:
         if self._redirect is None:
@@ -287,41 +349,62 @@ class Lane:
 
     # --- connecting -------------------------------------------------------------
 
-    async def _connected(self) -> Any:
-        connection = self._connection
-        if connection is not None:
-            if connection.is_connected and not await _is_stale(connection):
-                return connection
-            await self._drop()
+    async def _open(self) -> None:
+        """Connect for what waits."""
+        try:
+            while self._wire is None and (waiting := len(self._pending)):
+                error = await self._connect()
+                calls = self._pending[:waiting]
+                if error is None:
+                    # The time it took to connect is not held against them.
+                    now = self._loop.time()
+                    for call in calls:
+                        call.at = now
+                else:
+                    del self._pending[:waiting]
+                    self._refuse(calls, error)
+        finally:
+            self._task = None
+        self._flush()
+
+    async def _connect(self) -> OqronError | None:
         attempt = 0
         while True:
             error = await self._attempt()
             if error is None:
-                return self._connection
+                return None
             ours = translate(error)
             if attempt >= self._retries or not ours.retryable:
-                raise ours from error
+                return ours
             attempt += 1
             await asyncio.sleep(self._pause(attempt) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
     async def _attempt(self) -> BaseException | None:
-        connection = self._make()
+        try:
+            connection = self._make()
+        except OqronError as error:
+            return error
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await connection.connect()
+            self._wire = take_over(
+                connection, answered=self._answered, lost=self._gone, resumed=self._flush
+            )
         except asyncio.CancelledError:
             await discard(connection)
             raise
         except Exception as error:  # noqa: BLE001 - given to whoever asked
             await discard(connection)
             return error
-        self._connection = connection
         return None
 
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await discard(connection)
+    def _refuse(self, calls: Sequence[_Call], error: OqronError) -> None:
+        for call in calls:
+            if self._redirect is not None and error.retryable and call.packed() is not None:
+                # Nothing was sent. In a cluster somebody else may serve the slot by now.
+                self._elsewhere(call, error)
+            else:
+                call.fail(copy_of(error))
 
     def _lost(self, calls: Sequence[_Call], error: BaseException) -> None:
         ours = translate(error)
@@ -333,11 +416,6 @@ class Lane:
                 self._pending.insert(0, call)
             else:
                 call.fail(copy_of(ours))
-
-    @staticmethod
-    def _fail(calls: Sequence[_Call], error: OqronError) -> None:
-        for call in calls:
-            call.fail(copy_of(error))
 
 
 def copy_of(error: OqronError) -> OqronError:
