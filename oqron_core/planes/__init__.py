@@ -44,7 +44,7 @@ from oqron_core.planes.checks import (
     ttl_ms,
 )
 from oqron_core.planes.cursor import LAST, Rank, decode_cursor, encode_cursor, rank
-from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
+from oqron_core.planes.durable import BoundDurablePlane, DurablePlane, JoinedPlanes
 from oqron_core.planes.hot import Broker, Cache, Counters, HotPlane, LiveRuns, Locks, Signals
 from oqron_core.planes.limiting import LimitOutcome, LimitState, check_take, decide_limit
 from oqron_core.planes.limits import (
@@ -107,6 +107,7 @@ __all__ = [
     "Health",
     "HotPlane",
     "Insert",
+    "JoinedPlanes",
     "Json",
     "Keep",
     "Lease",

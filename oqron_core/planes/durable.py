@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oqron_core.exceptions import CapabilityError
 from oqron_core.planes.capabilities import Capabilities
-from oqron_core.planes.values import Health, Page, Query, Record, Scope, Write, WriteResult
+from oqron_core.planes.values import (
+    Entry,
+    Health,
+    Insert,
+    Page,
+    Query,
+    Record,
+    Scope,
+    Write,
+    WriteResult,
+)
 
 
-__all__ = ["BoundDurablePlane", "DurablePlane"]
+if TYPE_CHECKING:
+    from oqron_core.planes.hot import HotPlane
+
+
+__all__ = ["BoundDurablePlane", "DurablePlane", "JoinedPlanes"]
 
 
 class DurablePlane(ABC):
@@ -185,6 +199,52 @@ class DurablePlane(ABC):
             "transactions (oqron plan shows which)"
         )
         raise CapabilityError(msg)
+
+    def joined(self, hot: HotPlane) -> JoinedPlanes | None:
+        """
+        Give the steps that can be taken in this plane and *hot* at the same time.
+
+        For a backend that keeps both planes in one store. The default gives None: core
+        then writes here first and tells the hot plane after it.
+
+        Args:
+            hot: The hot plane of the same storage, perhaps of another backend.
+
+        Returns:
+            The steps, or None where *hot* is not this plane's own sister.
+        """
+        del hot
+        return None
+
+
+class JoinedPlanes(ABC):
+    """Steps over both planes of one store; see `DurablePlane.joined`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def add(
+        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry]
+    ) -> Sequence[WriteResult]:
+        """
+        Insert records, and publish the entries of those that were inserted.
+
+        Of each pair both are done or none. Entries become claimable in the order of
+        the batch, and behind those of every call that was made before; an entry whose
+        record was refused is not touched.
+
+        Args:
+            queue: The queue of the entries.
+            inserts: The records; any number.
+            entries: For each record its entry.
+
+        Returns:
+            For each insert whether it was applied; the records without their values.
+
+        Raises:
+            InvalidValueError: A value is not legal; nothing was written.
+            UnavailableError: No answer; each pair may have been done.
+        """
 
 
 class BoundDurablePlane(DurablePlane):

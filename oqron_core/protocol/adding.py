@@ -12,7 +12,7 @@ from oqron_core._codec import Json, decode_fields, encode
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
-from oqron_core.planes.values import Entry, Insert
+from oqron_core.planes.values import Insert
 from oqron_core.protocol import transitions
 from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
 from oqron_core.protocol.session import Added, Session
@@ -27,6 +27,8 @@ _IN_FLIGHT: Final = 3
 _SLICE: Final = 100
 """How many jobs are made at a stretch, before others have their turn."""
 
+_TEMPLATES: Final = 256
+
 _Draft: TypeAlias = tuple[JobTemplate, Any, Json]
 """A job that was checked: what it has in common with others, payload, and payload encoded."""
 _Made: TypeAlias = tuple[Insert, int | None, Job]
@@ -38,6 +40,7 @@ class Adding:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._templates: dict[tuple[str, int | None, int | None], JobTemplate] = {}
 
     async def add(self, queue: str, spec: JobSpec, transaction: Any = None) -> Job:
         """Write one job, then publish it; calls at the same time share flushes."""
@@ -45,9 +48,9 @@ class Adding:
             return (await self.add_many(queue, [(spec.data, spec)], transaction))[0]
         session = self._session
         now = await session.durable_time.now()
-        insert, delay, job = transitions.new_job(
-            queue, spec.data, spec, now=now, max_bytes=session.settings.max_value_bytes
-        )
+        template = self._template(queue, spec, now)
+        encoded = encode(spec.data, "data", max_bytes=session.settings.max_value_bytes)
+        insert, delay, job = template.make(spec.data, encoded, now)
         fate = await admit(session, queue)
         if fate == "skip":
             return skipped(job)
@@ -65,6 +68,20 @@ class Adding:
             object.__setattr__(job, "published", False)
         return job
 
+    def _template(self, queue: str, spec: JobSpec, now: int) -> JobTemplate:
+        """Give the template of a job; of a plain one, the same as of those before."""
+        key = (queue, spec.priority, spec.max_attempts)
+        if _is_plain(spec):
+            known = self._templates.get(key)
+            if known is not None:
+                return known
+        template = transitions.job_template(queue, spec, now=now)
+        if _is_plain(spec):
+            if len(self._templates) >= _TEMPLATES:
+                self._templates.clear()
+            self._templates[key] = template
+        return template
+
     async def add_many(
         self, queue: str, specs: Sequence[tuple[Any, JobSpec]], transaction: Any = None
     ) -> list[Job]:
@@ -78,17 +95,18 @@ class Adding:
         """
         session = self._session
         bound = None if transaction is None else session.durable.bind(transaction)
-        drafts = await self._check(queue, specs, await session.durable_time.now())
+        now = await session.durable_time.now()
+        drafts = await self._check(queue, specs, now)
         if bound is None and len(drafts) > _CHUNK:
             ids = [spec.id for _, spec in specs if spec.id is not None]
             # Of two with one id the first is the job: then one chunk after the other.
             return await self._add_chunks(
-                queue, drafts, _IN_FLIGHT if len(set(ids)) == len(ids) else 1
+                queue, drafts, now, _IN_FLIGHT if len(set(ids)) == len(ids) else 1
             )
         jobs: list[Job] = []
         for start in range(0, len(drafts), _CHUNK):
             fate = await admit(session, queue)
-            chunk = await _make(drafts[start : start + _CHUNK])
+            chunk = await _make(drafts[start : start + _CHUNK], now)
             jobs.extend(await self._add_one_chunk(queue, fate, chunk, bound))
         return jobs
 
@@ -108,7 +126,9 @@ class Adding:
                 await asyncio.sleep(0)
         return drafts
 
-    async def _add_chunks(self, queue: str, drafts: Sequence[_Draft], at_once: int) -> list[Job]:
+    async def _add_chunks(
+        self, queue: str, drafts: Sequence[_Draft], now: int, at_once: int
+    ) -> list[Job]:
         """
         Write several chunks side by side, and publish them in order.
 
@@ -127,7 +147,7 @@ class Adding:
                 if len(running) == at_once:
                     jobs.extend(await running.popleft())
                 fate = await admit(self._session, queue)
-                chunk = await _make(drafts[start : start + _CHUNK])
+                chunk = await _make(drafts[start : start + _CHUNK], now)
                 step = self._add_one_chunk(queue, fate, chunk, None, before)
                 before = asyncio.create_task(step, name="oqron-add")
                 running.append(before)
@@ -190,11 +210,12 @@ class Adding:
         """Write inside the caller's transaction; publish when that has committed."""
         results = await bound.write([insert for insert, _, _ in chunk], returning=())
         jobs: list[Job] = []
-        fresh: list[tuple[Job, int | None]] = []
-        for (insert, delay, job), result in zip(chunk, results, strict=True):
+        fresh: list[_Made] = []
+        for made, result in zip(chunk, results, strict=True):
+            insert, _, job = made
             if result.applied:
                 object.__setattr__(job, "published", False)
-                fresh.append((job, delay))
+                fresh.append(made)
                 jobs.append(job)
             else:
                 jobs.append(await self._existing(queue, job.id, insert, bound))
@@ -213,34 +234,30 @@ class Adding:
         before: asyncio.Task[list[Job]] | None,
     ) -> list[Job]:
         session = self._session
-        results = await session.write_many([insert for insert, _, _ in chunk])
-        jobs: list[Job] = []
-        fresh: list[tuple[Job, int | None]] = []
-        for (insert, delay, job), result in zip(chunk, results, strict=True):
-            if result.applied:
-                fresh.append((job, delay))
-                jobs.append(job)
-            else:
-                jobs.append(await self._existing(queue, job.id, insert))
+        inserts = [insert for insert, _, _ in chunk]
+        joined = session.joined
+        entries = None if joined is None else await session.entries(_places(chunk))
+        if joined is not None and entries is not None:
+            results = await session.add_joined(joined, queue, inserts, entries)
+        else:
+            results = await session.write_many(inserts)
         if before is not None:
             # First come, first served, whichever was written first.
             await asyncio.wait([before])
-        if fresh and not await self._publish_chunk(queue, fresh):
-            for job, _ in fresh:
-                object.__setattr__(job, "published", False)
-        return jobs
-
-    async def _publish_chunk(self, queue: str, fresh: Sequence[tuple[Job, int | None]]) -> bool:
-        now = 0
-        if any(delay for _, delay in fresh):
-            found = await self._session.hot_now()
-            if found is None:
-                return False
-            now = found
-        entries = [
-            Entry(job.id, job.priority, now + delay if delay else None) for job, delay in fresh
+        if entries is None:
+            pairs = zip(chunk, results, strict=True)
+            await self._publish_chunk(queue, [made for made, result in pairs if result.applied])
+        return [
+            job if result.applied else await self._existing(queue, job.id, insert)
+            for (insert, _, job), result in zip(chunk, results, strict=True)
         ]
-        return await self._session.publish_many(queue, entries)
+
+    async def _publish_chunk(self, queue: str, fresh: Sequence[_Made]) -> None:
+        session = self._session
+        entries = await session.entries(_places(fresh))
+        if entries is None or (entries and not await session.publish_many(queue, entries)):
+            for _, _, job in fresh:
+                object.__setattr__(job, "published", False)
 
     async def _existing(
         self, queue: str, job_id: str, insert: Insert, plane: DurablePlane | None = None
@@ -255,12 +272,30 @@ class Adding:
         return job
 
 
-async def _make(drafts: Sequence[_Draft]) -> list[_Made]:
+def _is_plain(spec: JobSpec) -> bool:
+    """Whether nothing in it but the payload is the job's own."""
+    return (
+        spec.id is None
+        and spec.delay is None
+        and spec.run_at is None
+        and spec.backoff is None
+        and spec.correlation_id is None
+        and not spec.tags
+        and type(spec.priority) is int
+        and type(spec.max_attempts) is int
+    )
+
+
+def _places(chunk: Sequence[_Made]) -> list[tuple[str, int, int | None]]:
+    return [(job.id, job.priority, delay) for _, delay, job in chunk]
+
+
+async def _make(drafts: Sequence[_Draft], now: int) -> list[_Made]:
     """Make what is written of each; what is in flight goes on meanwhile."""
     made: list[_Made] = []
     for start in range(0, len(drafts), _SLICE):
         made.extend(
-            template.make(data, encoded)
+            template.make(data, encoded, now)
             for template, data, encoded in drafts[start : start + _SLICE]
         )
         await asyncio.sleep(0)

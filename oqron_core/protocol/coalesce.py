@@ -6,12 +6,14 @@ import asyncio
 import logging
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 
 __all__ = ["Coalescer"]
 
 log: logging.Logger = logging.getLogger("oqron.protocol")
+
+_WORTH_HALVING: Final = 16
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,15 +78,26 @@ class Coalescer(Generic[T, R]):
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._pending.append((item, future))
         if not self._starting and self._may_begin():
-            self._starting = True
-            task = asyncio.create_task(self._run(), name="oqron-flush")
-            self._tasks.add(task)
+            self._start()
         return future
+
+    def _start(self) -> None:
+        self._starting = True
+        task = asyncio.create_task(self._run(), name="oqron-flush")
+        self._tasks.add(task)
 
     def _may_begin(self) -> bool:
         """Whether a flush of what waits may begin beside those that are in flight."""
         sizes = self._sizes
         return not sizes or (len(sizes) < self._at_once and len(self._pending) >= min(sizes))
+
+    def _next_size(self) -> int:
+        waiting = len(self._pending)
+        if self._at_once > 1 and not self._sizes and waiting >= _WORTH_HALVING:
+            # Callers that were answered together come back together: in two groups one
+            # is on its way while the other is made.
+            waiting = -(-waiting // 2)
+        return min(waiting, self._max_batch)
 
     async def drain(self) -> None:
         """Return when everything submitted so far has been answered."""
@@ -111,8 +124,11 @@ class Coalescer(Generic[T, R]):
         try:
             # What is left over here is taken by whoever is still in flight.
             while self._pending and self._may_begin():
-                batch = self._pending[: self._max_batch]
-                del self._pending[: self._max_batch]
+                size = self._next_size()
+                batch = self._pending[:size]
+                del self._pending[:size]
+                if self._pending and not self._starting and not self._sizes:
+                    self._start()
                 self._sizes.append(len(batch))
                 try:
                     await self._send(batch)

@@ -22,7 +22,6 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -308,12 +307,16 @@ class _Seen:
     at: float
 
 
-_seen: Final[WeakKeyDictionary[Session, dict[str, _Seen]]] = WeakKeyDictionary()
 _SEEN_MOST: Final = 10_000
 
 
+def _seen(session: Session) -> dict[str, _Seen]:
+    found: dict[str, _Seen] = session.kept.setdefault(_Seen, {})
+    return found
+
+
 def _forget(session: Session, queue: str) -> None:
-    _seen.get(session, {}).pop(queue, None)
+    _seen(session).pop(queue, None)
 
 
 async def admit(session: Session, queue: str) -> str | None:
@@ -345,7 +348,7 @@ async def admit(session: Session, queue: str) -> str | None:
 async def _current(session: Session, queue: str) -> Pause | None:
     if session.durable.capabilities.clock == "process":
         return await queue_control(session, queue)  # costs no round trip
-    seen = _seen.setdefault(session, {})
+    seen = _seen(session)
     known = seen.get(queue)
     now = time.monotonic()
     if known is not None and now - known.at < _FRESH_FOR:

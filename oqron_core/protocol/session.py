@@ -8,7 +8,7 @@ import os
 import socket
 import time
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from oqron_core._codec import Json, canonical
@@ -21,7 +21,7 @@ from oqron_core.exceptions import (
     StorageError,
     UnavailableError,
 )
-from oqron_core.planes.durable import DurablePlane
+from oqron_core.planes.durable import DurablePlane, JoinedPlanes
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Entry, Insert, Lease, Put, Write, WriteResult
 from oqron_core.protocol.coalesce import Coalescer
@@ -110,6 +110,11 @@ class Added:
         self.applied: bool = False
         self.published: bool = False
 
+    @property
+    def place(self) -> tuple[str, int, int | None]:
+        """Its id, priority and delay."""
+        return self.insert.id, self.priority, self.delay
+
 
 class Session:
     """
@@ -122,8 +127,10 @@ class Session:
         hot_time: The hot plane's clock.
         durable_time: The durable plane's clock.
         recorder: The run history.
+        joined: What both planes do in one step, where they are one store; else None.
         worker: The default name of who claims here.
         refused: How many writes were refused because a lease was lost.
+        kept: What other parts of the protocol remember per storage, by a class of theirs.
     """
 
     def __init__(self, hot: HotPlane, durable: DurablePlane, settings: Options) -> None:
@@ -134,6 +141,7 @@ class Session:
         self.durable_time: ServerTime = ServerTime(durable)
         self.worker: str = f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid7()[-12:]}"
         self.refused = 0
+        self.kept: dict[type, Any] = {}
         self.recorder: Recorder = Recorder(
             hot,
             durable,
@@ -143,8 +151,11 @@ class Session:
             now=self.durable_time.estimate,
         )
         self._writes: Coalescer[Write, WriteResult] = Coalescer(self.write_many, at_once=2)
+        self.joined: JoinedPlanes | None = durable.joined(hot)
         self._adds: Coalescer[Added, None] = Coalescer(
-            self._write_added, then=self._publish_added, at_once=2
+            self._write_added,
+            then=self._publish_added if self.joined is None else None,
+            at_once=2,
         )
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
         self._settles: Coalescer[Settlement, None] = Coalescer(
@@ -202,11 +213,42 @@ class Session:
         Raises:
             UnavailableError: No answer after several tries.
         """
+        results, _ = await self._write_patiently(
+            writes, lambda: self.durable.write(writes, returning=())
+        )
+        return results
+
+    async def add_joined(
+        self,
+        joined: JoinedPlanes,
+        queue: str,
+        inserts: Sequence[Insert],
+        entries: Sequence[Entry],
+    ) -> Sequence[WriteResult]:
+        """
+        Write jobs and publish them in one step of both planes.
+
+        Raises:
+            UnavailableError: No answer after several tries.
+        """
+        results, again = await self._write_patiently(
+            inserts, lambda: joined.add(queue, inserts, entries)
+        )
+        if again:
+            # What an unanswered try wrote it has published, too; but we did not see it.
+            pairs = zip(entries, results, strict=True)
+            await self.publish_many(queue, [entry for entry, result in pairs if result.applied])
+        return results
+
+    async def _write_patiently(
+        self, writes: Sequence[Write], write: Callable[[], Awaitable[Sequence[WriteResult]]]
+    ) -> tuple[Sequence[WriteResult], bool]:
+        """Give the results, and whether it took more than one try."""
         pause = _FIRST_PAUSE
         started = time.monotonic()
         for attempt in range(_TRIES):
             try:
-                results = await self.durable.write(writes, returning=())
+                results = await write()
                 await self._show_refusals(writes, results)
             except UnavailableError:
                 late = time.monotonic() - started > _TRY_FOR
@@ -217,7 +259,7 @@ class Session:
                 continue
             if attempt:
                 await self._own_up(writes, results)
-            return results
+            return results, attempt > 0
         raise AssertionError  # the loop returns or raises
 
     async def _show_refusals(self, writes: Sequence[Write], results: Sequence[WriteResult]) -> None:
@@ -375,29 +417,60 @@ class Session:
         await self._adds.submit(added)
 
     async def _write_added(self, items: Sequence[Added]) -> Sequence[None]:
+        if self.joined is None:
+            await self._insert_added(items)
+        elif not await self._add_whole(self.joined, items):
+            await self._insert_added(items)
+            await self._publish_added(items, ())
+        return [None] * len(items)
+
+    async def _insert_added(self, items: Sequence[Added]) -> None:
         results = await self.write_many([item.insert for item in items])
         for item, result in zip(items, results, strict=True):
             item.applied = result.applied
-        return [None] * len(items)
+
+    async def _add_whole(self, joined: JoinedPlanes, items: Sequence[Added]) -> bool:
+        """Write and publish in one step; False where these cannot be."""
+        queue = items[0].queue
+        if any(item.queue != queue for item in items):
+            # One that fails must not make it look as if the others had.
+            return False
+        entries = await self.entries([item.place for item in items])
+        if entries is None:
+            return False
+        results = await self.add_joined(joined, queue, [item.insert for item in items], entries)
+        for item, result in zip(items, results, strict=True):
+            item.applied = item.published = result.applied
+        return True
 
     async def _publish_added(self, items: Sequence[Added], _: Sequence[None]) -> None:
-        fresh = [item for item in items if item.applied]
-        now = None
-        if any(item.delay for item in fresh):
-            now = await self.hot_now()
-        by_queue: dict[str, list[tuple[Added, Entry]]] = {}
-        for item in fresh:
-            due_at = None
-            if item.delay:
-                if now is None:
-                    continue
-                due_at = now + item.delay
-            entry = Entry(item.insert.id, item.priority, due_at)
-            by_queue.setdefault(item.queue, []).append((item, entry))
-        for queue, pairs in by_queue.items():
-            published = await self.publish_many(queue, [entry for _, entry in pairs])
-            for item, _entry in pairs:
+        by_queue: dict[str, list[Added]] = {}
+        for item in items:
+            if item.applied:
+                by_queue.setdefault(item.queue, []).append(item)
+        for queue, fresh in by_queue.items():
+            entries = await self.entries([item.place for item in fresh])
+            published = entries is not None and await self.publish_many(queue, entries)
+            for item in fresh:
                 item.published = published
+
+    async def entries(self, places: Sequence[tuple[str, int, int | None]]) -> list[Entry] | None:
+        """
+        Give what is published of jobs; None where the hot plane does not answer.
+
+        Args:
+            places: Of each job the id, the priority, and the milliseconds until it is
+                due or None for at once.
+        """
+        now: int | None = 0
+        if any(delay for _, _, delay in places):
+            now = await self.hot_now()
+        if now is None:
+            return None
+        return [
+            Entry(job_id, priority, now + delay if delay else None)
+            for job_id, priority, delay in places
+        ]
 
     async def hot_now(self) -> int | None:
         """

@@ -121,7 +121,7 @@ class JobTemplate:
     Attributes:
         queue: The queue.
         spec: The specification.
-        value: The fields of the record; an id and a payload take their places.
+        value: The fields of the record; an id, a payload and an instant take their places.
         common: The arguments of the model that are the same for all.
         tags: The tags.
         backoff: The rule of retries.
@@ -136,13 +136,15 @@ class JobTemplate:
     backoff: Backoff
     delay: int | None
 
-    def make(self, data: Any, encoded: Json) -> tuple[Insert, int | None, Job]:
+    def make(self, data: Any, encoded: Json, now: int) -> tuple[Insert, int | None, Job]:
         """
         Build what `add` writes.
 
         Args:
             data: The payload.
             encoded: The same, checked and encoded.
+            now: The durable plane's time; of a template with a delay, the one that it
+                was made with.
 
         Returns:
             The insert, the delay in milliseconds or None for ready, and the job.
@@ -151,12 +153,14 @@ class JobTemplate:
         value = self.value.copy()
         value["id"] = job_id
         value["data"] = encoded
+        value["createdAt"] = now
         # What a caller may change is a copy of its own.
         job = Job(
             id=job_id,
             data=data,
             opts={"backoff": self.backoff.to_wire()},
             tags=[*self.tags],
+            created_at=now,
             **self.common,
         )
         return Insert(JOB + self.queue, job_id, value), self.delay, job
@@ -201,7 +205,7 @@ def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
         "maxAttempts": attempts,
         "priority": priority,
         "runAt": due,
-        "createdAt": now,
+        "createdAt": None,
         "processedOn": None,
         "startedAt": None,
         "finishedAt": None,
@@ -222,7 +226,6 @@ def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
         "max_attempts": attempts,
         "priority": priority,
         "run_at": due,
-        "created_at": now,
         "correlation_id": spec.correlation_id,
     }
     delay = due - now if delayed and due is not None else None
@@ -240,7 +243,7 @@ def new_job(
             portable or larger than *max_bytes* when encoded.
     """
     template = job_template(queue, spec, now=now)
-    return template.make(data, encode(data, path, max_bytes=max_bytes))
+    return template.make(data, encode(data, path, max_bytes=max_bytes), now)
 
 
 def started(

@@ -457,15 +457,17 @@ class AdversityContract(AdversityBase):
         await jobs.complete(again)
         assert ["cancelled", "completed"] == await self.runs_of("a")
 
-    @pytest.mark.parametrize("half", [1, 2])
-    async def test_a_large_claim_of_which_half_fails_gives_back_the_other(self, half: int) -> None:
-        """Halves are confirmed side by side; what was begun costs no attempt, and no lapse."""
+    @pytest.mark.parametrize("part", [1, 2, 3])
+    async def test_a_large_claim_of_which_a_part_fails_gives_back_the_others(
+        self, part: int
+    ) -> None:
+        """Parts are confirmed side by side; what was begun costs no attempt, and no lapse."""
         jobs = self.storage.jobs
         ids = [f"{n:03}" for n in range(60)]
         await jobs.add_many("q", [JobSpec(n, id=id_, max_attempts=1) for n, id_ in enumerate(ids)])
-        # One half's marks are refused as often as they are tried.
-        self.faults.fail("durable.write", nth=half, times=1)
-        self.faults.fail("durable.write", nth=3, times=3)
+        # The marks of one part are refused as often as they are tried.
+        self.faults.fail("durable.write", nth=part, times=1)
+        self.faults.fail("durable.write", nth=4, times=3)
         with pytest.raises(UnavailableError):
             await jobs.claim("q", limit=60, lease_for=60.0)
         self.faults.heal()

@@ -32,7 +32,7 @@ from oqron_redis._session import Session, chunks, flags
 from oqron_redis._wakes import Wakes
 
 
-__all__ = ["COUNTER_TTL_MS", "RedisBroker"]
+__all__ = ["COUNTER_TTL_MS", "RedisBroker", "entry_words", "publish_head", "publish_keys"]
 
 COUNTER_TTL_MS: Final = 30 * 86_400_000
 """How long a token counter outlives its last use; a lost one goes on from the clock."""
@@ -63,8 +63,7 @@ class RedisBroker(Broker):
         self._joints: dict[bytes, tuple[Joint[Entry], set[str]]] = {}
 
     def _registry(self) -> tuple[bytes, ...]:
-        # In a cluster the registry of queues lives in another slot.
-        return () if self._session.store.is_cluster else (self._session.keys.queues,)
+        return _registry(self._session)
 
     async def _register(self, queue: QueueKeys) -> None:
         # Known before it holds anything: a queue is never lost from sight.
@@ -78,17 +77,8 @@ class RedisBroker(Broker):
         if not entries:
             return []
         keys = self._session.keys.queue(queue)
-        places = (
-            keys.ready,
-            keys.delayed,
-            keys.leased,
-            keys.ids,
-            keys.counter,
-            keys.wake,
-            keys.paused,
-            *self._registry(),
-        )
-        head = (self._session.keys.wake_channel, keys.name, COUNTER_TTL_MS)
+        places = publish_keys(self._session, keys)
+        head = publish_head(self._session, keys)
         await self._register(keys)
         if len(entries) <= _SMALL and len({entry.id for entry in entries}) == len(entries):
             joined: Sequence[Published] = await self._join(keys, places, head, entries)
@@ -96,7 +86,7 @@ class RedisBroker(Broker):
         answers = []
         for step in _without_repeats(entries):
             # One after the other: the order of publishing is the order of the batch.
-            arguments = (*head, *_words(step))
+            arguments = (*head, *entry_words(step))
             answers.append(await self._session.run("publish", places, arguments))
         return [_PUBLISHED[letter] for letter in b"".join(answers)]
 
@@ -113,7 +103,7 @@ class RedisBroker(Broker):
             joined[1].update(ids)
             return joined[0].join(entries)
         joint: Joint[Entry] = Joint(
-            lambda entries: (len(places), *places, *head, *_words(entries)),
+            lambda entries: (len(places), *places, *head, *entry_words(entries)),
             lambda _, answer: [_PUBLISHED[letter] for letter in answer],
         )
         if len(self._joints) >= _MAX_JOINTS:
@@ -344,7 +334,32 @@ class RedisBroker(Broker):
         return flags(b"".join(await self._session.gather(calls)))
 
 
-def _words(entries: Sequence[Entry]) -> list[bytes | int]:
+def _registry(session: Session) -> tuple[bytes, ...]:
+    # In a cluster the registry of queues lives in another slot.
+    return () if session.store.is_cluster else (session.keys.queues,)
+
+
+def publish_keys(session: Session, keys: QueueKeys) -> tuple[bytes, ...]:
+    """Give the keys of the script that publishes."""
+    return (
+        keys.ready,
+        keys.delayed,
+        keys.leased,
+        keys.ids,
+        keys.counter,
+        keys.wake,
+        keys.paused,
+        *_registry(session),
+    )
+
+
+def publish_head(session: Session, keys: QueueKeys) -> tuple[bytes | int, ...]:
+    """Give what its arguments begin with."""
+    return (session.keys.wake_channel, keys.name, COUNTER_TTL_MS)
+
+
+def entry_words(entries: Sequence[Entry]) -> list[bytes | int]:
+    """Give what its arguments say of entries."""
     words: list[bytes | int] = []
     for entry in entries:
         due = b"" if entry.due_at is None else entry.due_at

@@ -15,6 +15,7 @@ from oqron_core.planes import (
     Durability,
     DurablePlane,
     Health,
+    HotPlane,
     Json,
     Page,
     Patch,
@@ -30,20 +31,20 @@ from oqron_core.planes import (
     check_namespace,
 )
 from oqron_redis._checks import health
+from oqron_redis._hot import RedisHotPlane
 from oqron_redis._items import Encoder, Group, Item
+from oqron_redis._joined import RedisJoinedPlanes
 from oqron_redis._joint import Joint
 from oqron_redis._lane import Arguments
 from oqron_redis._query import Reader
 from oqron_redis._records import names_of, record_from, stored_of
 from oqron_redis._session import Session, chunks
 from oqron_redis._store import Store
-from oqron_redis._writes import Batch, Returning, grouped
+from oqron_redis._writes import STEP, Batch, Returning, group_steps, grouped, item_steps
 
 
 __all__ = ["RedisDurablePlane", "open_durable_plane"]
 
-_STEP: Final = 250
-_STEP_BYTES: Final = 1024 * 1024
 _MAX_ATOMIC: Final = 10_000
 _READ_STEP: Final = 100
 _TRIES: Final = 20
@@ -73,7 +74,7 @@ class RedisDurablePlane(DurablePlane):
             backend="redis",
             durability=Durability.SERVER if facts is None else facts.durability,
             shared=True,
-            max_batch=_STEP,
+            max_batch=STEP,
             max_atomic_batch=_MAX_ATOMIC,
             max_value_bytes=session.context.max_value_bytes,
         )
@@ -115,7 +116,7 @@ class RedisDurablePlane(DurablePlane):
         if wanted:
             names_of(wanted)
         groups = None if atomic else self._encoder.groups(writes)
-        if groups is not None and (steps := _group_steps(groups)) is not None:
+        if groups is not None and (steps := group_steps(groups)) is not None:
             return await self._send(steps, wanted)
         encode = self._encoder.encode
         items = [encode(write) for write in writes]
@@ -140,7 +141,7 @@ class RedisDurablePlane(DurablePlane):
     ) -> list[WriteResult]:
         nothing = self._session.keys.durable_nothing
         if not atomic:
-            return await self._send([grouped(step) for step in _steps(items)], wanted)
+            return await self._send([grouped(step) for step in item_steps(items)], wanted)
         batch = Batch(self._encoder, grouped(items), wanted)
         keys, arguments = batch.call(nothing, atomic=True)
         answer = await self._session.run("write", keys, arguments)
@@ -244,6 +245,13 @@ class RedisDurablePlane(DurablePlane):
             changed.append(bool(flat) and _expect_texts(item, flat[1:]))
         return changed
 
+    def joined(self, hot: HotPlane) -> RedisJoinedPlanes | None:
+        store = self._session.store
+        is_sister = isinstance(hot, RedisHotPlane) and hot.is_on(store)
+        if store.is_cluster or not is_sister or hot.scope != self.scope:
+            return None
+        return RedisJoinedPlanes(self._session, self._encoder)
+
     async def query(self, query: Query) -> Page[Record]:
         self._session.check_open()
         return await self._reader.query(query)
@@ -289,40 +297,6 @@ def _expect_texts(item: Item, stored: Sequence[bytes | None]) -> bool:
             item.arguments = [*item.arguments[:place], text, *item.arguments[place + 1 :]]
             changed = True
     return changed
-
-
-def _steps(items: Sequence[Item]) -> list[Sequence[Item]]:
-    if len(items) <= _STEP and sum(item.size for item in items) <= _STEP_BYTES:
-        return [items]
-    steps: list[Sequence[Item]] = []
-    start = size = 0
-    for index, item in enumerate(items):
-        if index > start and (index - start >= _STEP or size + item.size > _STEP_BYTES):
-            steps.append(items[start:index])
-            start, size = index, 0
-        size += item.size
-    steps.append(items[start:])
-    return steps
-
-
-def _group_steps(groups: Sequence[Group]) -> list[list[Group]] | None:
-    """Divide groups into steps; None where some write is so large that items must be."""
-    steps: list[list[Group]] = [[]]
-    room = _STEP
-    for group in groups:
-        sizes = group.sizes()
-        if max(sizes) > _STEP_BYTES // _STEP:
-            return None
-        start, count = 0, len(sizes)
-        while start < count:
-            if not room:
-                steps.append([])
-                room = _STEP
-            stop = min(count, start + room)
-            steps[-1].append(group if stop - start == count else group.part(start, stop))
-            room -= stop - start
-            start = stop
-    return steps
 
 
 def _conflict(items: Sequence[Item], index: int) -> ConflictError:

@@ -63,6 +63,10 @@ class RedisHotPlane(HotPlane):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
+    def is_on(self, store: Store) -> bool:
+        """Whether it is served by that connection."""
+        return self._session.store is store
+
     async def now(self) -> int:
         return await self._session.now()
 

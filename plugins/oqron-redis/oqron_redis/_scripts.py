@@ -2,7 +2,8 @@
 The Lua scripts, one file per atomic step.
 
 What several steps share stands in a file whose name begins with ``_``; a script takes
-it in where a line of it says ``-- needs: _name``.
+it in where a line of it says ``-- needs: _name``. A step that is made of others takes
+each as a function of ``KEYS`` and ``ARGV`` where a line says ``-- calls: name``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from typing import Final, final
 
 __all__ = ["NAMES", "Script", "script"]
 
+_CALLS: Final = re.compile(rb"^-- calls: (\w+)$", re.MULTILINE)
 _NEEDS: Final = re.compile(rb"^-- needs: (_\w+)$", re.MULTILINE)
 
 
 def _read(name: str) -> bytes:
     return (files("oqron_redis") / "lua" / f"{name}.lua").read_bytes()
+
+
+def _function(name: bytes) -> bytes:
+    return b"local function %b(KEYS, ARGV)\n%b\nend" % (name, _read(name.decode()))
 
 
 @final
@@ -39,7 +45,8 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.source = _NEEDS.sub(lambda need: _read(need[1].decode()), _read(name))
+        source = _CALLS.sub(lambda call: _function(call[1]), _read(name))
+        self.source = _NEEDS.sub(lambda need: _read(need[1].decode()), source)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
     def __repr__(self) -> str:

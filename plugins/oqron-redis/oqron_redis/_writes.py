@@ -8,17 +8,20 @@ from itertools import chain
 from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import InvalidValueError
-from oqron_core.planes import Record, WriteResult
+from oqron_core.planes import Record, Write, WriteResult
 from oqron_redis._items import Encoder, Group, Item
 from oqron_redis._records import Fields, names_of, record_from, stored_of
 
 
-__all__ = ["Batch", "Returning", "grouped"]
+__all__ = ["STEP", "Batch", "Returning", "group_steps", "grouped", "item_steps", "steps_of"]
 
 Returning: TypeAlias = tuple[str, ...] | None
 
 _MAX_ARGUMENTS: Final = 1_000_000
 _WORTH_SHARING: Final = 3
+STEP: Final = 250
+"""How many writes a script applies at most, unless they are atomic."""
+_STEP_BYTES: Final = 1024 * 1024
 
 
 def grouped(items: Sequence[Item]) -> list[Group]:
@@ -32,6 +35,49 @@ def grouped(items: Sequence[Item]) -> list[Group]:
         groups.append(Group.of(items[start:stop]))
         start = stop
     return groups
+
+
+def item_steps(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """Divide items into steps."""
+    if len(items) <= STEP and sum(item.size for item in items) <= _STEP_BYTES:
+        return [items]
+    steps: list[Sequence[Item]] = []
+    start = size = 0
+    for index, item in enumerate(items):
+        if index > start and (index - start >= STEP or size + item.size > _STEP_BYTES):
+            steps.append(items[start:index])
+            start, size = index, 0
+        size += item.size
+    steps.append(items[start:])
+    return steps
+
+
+def group_steps(groups: Sequence[Group]) -> list[list[Group]] | None:
+    """Divide groups into steps; None where some write is so large that items must be."""
+    steps: list[list[Group]] = [[]]
+    room = STEP
+    for group in groups:
+        sizes = group.sizes()
+        if max(sizes) > _STEP_BYTES // STEP:
+            return None
+        start, count = 0, len(sizes)
+        while start < count:
+            if not room:
+                steps.append([])
+                room = STEP
+            stop = min(count, start + room)
+            steps[-1].append(group if stop - start == count else group.part(start, stop))
+            room -= stop - start
+            start = stop
+    return steps
+
+
+def steps_of(encoder: Encoder, writes: Sequence[Write]) -> Sequence[list[Group]]:
+    """Encode writes, and divide them into steps in their order."""
+    groups = encoder.groups(writes)
+    if groups is not None and (steps := group_steps(groups)) is not None:
+        return steps
+    return [grouped(step) for step in item_steps([encoder.encode(write) for write in writes])]
 
 
 def _values(columns: Sequence[Sequence[bytes]], count: int) -> Iterable[bytes | int]:
@@ -68,6 +114,11 @@ class Batch:
         self._encoder = encoder
         self._groups = groups
         self._returning = None if returning is None else names_of(returning)
+
+    @property
+    def size(self) -> int:
+        """How many writes there are."""
+        return sum(len(group.writes) for group in self._groups)
 
     def call(self, nothing: bytes, *, atomic: bool) -> tuple[list[bytes], list[bytes | int]]:
         """

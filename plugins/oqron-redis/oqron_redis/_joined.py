@@ -1,0 +1,68 @@
+"""Steps over both planes at once, where one Redis holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from oqron_core.planes import (
+    Entry,
+    Insert,
+    JoinedPlanes,
+    WriteResult,
+    check_entries,
+)
+from oqron_redis._broker import entry_words, publish_head, publish_keys
+from oqron_redis._items import Encoder
+from oqron_redis._session import Session
+from oqron_redis._writes import Batch, steps_of
+
+
+__all__ = ["RedisJoinedPlanes"]
+
+
+@final
+class RedisJoinedPlanes(JoinedPlanes):
+    """
+    Both planes of a scope on one server that is no cluster.
+
+    Args:
+        session: The durable plane's.
+        encoder: The durable plane's.
+    """
+
+    __slots__ = ("_encoder", "_session")
+
+    def __init__(self, session: Session, encoder: Encoder) -> None:
+        self._session = session
+        self._encoder = encoder
+
+    async def add(
+        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry]
+    ) -> Sequence[WriteResult]:
+        session = self._session
+        session.check_open()
+        check_entries(queue, entries)
+        if not inserts:
+            return []
+        nothing = session.keys.durable_nothing
+        keys = session.keys.queue(queue)
+        places = publish_keys(session, keys)
+        head = publish_head(session, keys)
+        batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
+        # All are built before any is sent, so a refusal comes before any write.
+        calls = [batch.call(nothing, atomic=False) for batch in batches]
+        futures = []
+        start = 0
+        for batch, (records, arguments) in zip(batches, calls, strict=True):
+            part = entries[start : start + batch.size]
+            start += batch.size
+            words = [*arguments, *head, *entry_words(part), len(part)]
+            # All are sent before anybody else has a turn: what comes later is behind them.
+            futures.append(session.run("add", [*records, *places], words))
+        answers = await session.gather(futures)
+        return [
+            result
+            for batch, answer in zip(batches, answers, strict=True)
+            for result in batch.results(answer)
+        ]
