@@ -6,13 +6,16 @@ import asyncio
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
+
+import attrs
 
 from oqron_core._codec import Json, decode_fields, encode
+from oqron_core._collector import paused
 from oqron_core.models._wire import structure
 from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
-from oqron_core.planes.values import Insert
+from oqron_core.planes.values import Insert, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
 from oqron_core.protocol.session import Added, Session
@@ -24,15 +27,63 @@ __all__ = ["Adding"]
 _CHUNK: Final = 1000
 _IN_FLIGHT: Final = 3
 """How many chunks are under way at a time: written, or published."""
-_SLICE: Final = 100
+_SLICE: Final = 250
 """How many jobs are made at a stretch, before others have their turn."""
-
 _TEMPLATES: Final = 256
 
-_Draft: TypeAlias = tuple[JobTemplate, Any, Json]
-"""A job that was checked: what it has in common with others, payload, and payload encoded."""
-_Made: TypeAlias = tuple[Insert, int | None, Job]
-"""What is written of a job, its delay in milliseconds or None, and what `add` gives."""
+
+@attrs.define
+class _Drafts:
+    """
+    Jobs that were checked, in columns: the collector has no container per job to walk.
+
+    Attributes:
+        templates: What each has in common with others.
+        data: The payloads.
+        encoded: The same, as JSON.
+    """
+
+    templates: list[JobTemplate] = attrs.field(factory=list)
+    data: list[Any] = attrs.field(factory=list)
+    encoded: list[bytes] = attrs.field(factory=list)
+
+
+@attrs.define
+class _Chunk:
+    """
+    Jobs that are written together, in columns.
+
+    Attributes:
+        inserts: What is written.
+        delays: Milliseconds until each is due, or None.
+        jobs: What `add_many` gives.
+    """
+
+    inserts: list[Insert] = attrs.field(factory=list)
+    delays: list[int | None] = attrs.field(factory=list)
+    jobs: list[Job] = attrs.field(factory=list)
+
+    def places(self) -> list[tuple[str, int, int | None]]:
+        """Give of each the id, the priority and the delay."""
+        return [
+            (job.id, job.priority, delay) for job, delay in zip(self.jobs, self.delays, strict=True)
+        ]
+
+    def applied(self, results: Sequence[WriteResult]) -> _Chunk:
+        """Give those that were written."""
+        if all(result.applied for result in results):
+            return self
+        kept = [place for place, result in enumerate(results) if result.applied]
+        return _Chunk(
+            [self.inserts[place] for place in kept],
+            [self.delays[place] for place in kept],
+            [self.jobs[place] for place in kept],
+        )
+
+    def are_unpublished(self) -> None:
+        """Say so on the jobs."""
+        for job in self.jobs:
+            object.__setattr__(job, "published", False)
 
 
 class Adding:
@@ -45,7 +96,7 @@ class Adding:
     async def add(self, queue: str, spec: JobSpec, transaction: Any = None) -> Job:
         """Write one job, then publish it; calls at the same time share flushes."""
         if transaction is not None:
-            return (await self.add_many(queue, [(spec.data, spec)], transaction))[0]
+            return (await self.add_many(queue, [spec.data], [spec], transaction))[0]
         session = self._session
         now = await session.durable_time.now()
         template = self._template(queue, spec, now)
@@ -83,52 +134,59 @@ class Adding:
         return template
 
     async def add_many(
-        self, queue: str, specs: Sequence[tuple[Any, JobSpec]], transaction: Any = None
+        self,
+        queue: str,
+        data: Sequence[Any],
+        specs: Sequence[JobSpec],
+        transaction: Any = None,
     ) -> list[Job]:
         """
         Write many jobs in large batches; all are checked before any is written.
 
         Args:
             queue: The queue, already checked.
-            specs: Payloads, each with everything else; at least one.
+            data: Payloads; at least one.
+            specs: Everything else of each.
             transaction: The caller's, or None.
         """
         session = self._session
         bound = None if transaction is None else session.durable.bind(transaction)
         now = await session.durable_time.now()
-        drafts = await self._check(queue, specs, now)
-        if bound is None and len(drafts) > _CHUNK:
-            ids = [spec.id for _, spec in specs if spec.id is not None]
+        drafts = await self._check(queue, data, specs, now)
+        if bound is None and len(data) > _CHUNK:
+            ids = [spec.id for spec in specs if spec.id is not None]
             # Of two with one id the first is the job: then one chunk after the other.
             return await self._add_chunks(
                 queue, drafts, now, _IN_FLIGHT if len(set(ids)) == len(ids) else 1
             )
         jobs: list[Job] = []
-        for start in range(0, len(drafts), _CHUNK):
+        for start in range(0, len(data), _CHUNK):
             fate = await admit(session, queue)
-            chunk = await _make(drafts[start : start + _CHUNK], now)
+            chunk = await _make(drafts, start, now)
             jobs.extend(await self._add_one_chunk(queue, fate, chunk, bound))
         return jobs
 
     async def _check(
-        self, queue: str, specs: Sequence[tuple[Any, JobSpec]], now: int
-    ) -> list[_Draft]:
+        self, queue: str, data: Sequence[Any], specs: Sequence[JobSpec], now: int
+    ) -> _Drafts:
         """Check and encode everything, before anything is written."""
         limit = self._session.settings.max_value_bytes
-        template = transitions.job_template(queue, specs[0][1], now=now)
-        drafts: list[_Draft] = []
-        for index, (data, spec) in enumerate(specs):
-            # Most batches have one specification for all.
-            if spec is not template.spec:
-                template = transitions.job_template(queue, spec, now=now)
-            drafts.append((template, data, encode(data, f"jobs[{index}].data", max_bytes=limit)))
-            if index % _CHUNK == _CHUNK - 1:
-                await asyncio.sleep(0)
+        template = transitions.job_template(queue, specs[0], now=now)
+        drafts = _Drafts(data=list(data))
+        for start in range(0, len(data), _CHUNK):
+            with paused():
+                for index in range(start, min(start + _CHUNK, len(data))):
+                    spec = specs[index]
+                    # Most batches have one specification for all.
+                    if spec is not template.spec:
+                        template = transitions.job_template(queue, spec, now=now)
+                    drafts.templates.append(template)
+                    encoded = encode(data[index], f"jobs[{index}].data", max_bytes=limit)
+                    drafts.encoded.append(encoded.data)
+            await asyncio.sleep(0)
         return drafts
 
-    async def _add_chunks(
-        self, queue: str, drafts: Sequence[_Draft], now: int, at_once: int
-    ) -> list[Job]:
+    async def _add_chunks(self, queue: str, drafts: _Drafts, now: int, at_once: int) -> list[Job]:
         """
         Write several chunks side by side, and publish them in order.
 
@@ -143,11 +201,11 @@ class Adding:
         running: deque[asyncio.Task[list[Job]]] = deque()
         before: asyncio.Task[list[Job]] | None = None
         try:
-            for start in range(0, len(drafts), _CHUNK):
+            for start in range(0, len(drafts.data), _CHUNK):
                 if len(running) == at_once:
                     jobs.extend(await running.popleft())
                 fate = await admit(self._session, queue)
-                chunk = await _make(drafts[start : start + _CHUNK], now)
+                chunk = await _make(drafts, start, now)
                 step = self._add_one_chunk(queue, fate, chunk, None, before)
                 before = asyncio.create_task(step, name="oqron-add")
                 running.append(before)
@@ -167,12 +225,12 @@ class Adding:
         self,
         queue: str,
         fate: str | None,
-        chunk: Sequence[_Made],
+        chunk: _Chunk,
         bound: BoundDurablePlane | None,
         before: asyncio.Task[list[Job]] | None = None,
     ) -> list[Job]:
         if fate == "skip":
-            return [skipped(job) for _, _, job in chunk]
+            return [skipped(job) for job in chunk.jobs]
         if fate == "hold":
             return await self._hold_chunk(queue, chunk, bound)
         if bound is not None:
@@ -182,11 +240,11 @@ class Adding:
     async def _hold_chunk(
         self,
         queue: str,
-        chunk: Sequence[_Made],
+        chunk: _Chunk,
         bound: BoundDurablePlane | None,
     ) -> list[Job]:
         session = self._session
-        pairs = [held(insert, job) for insert, _, job in chunk]
+        pairs = [held(insert, job) for insert, job in zip(chunk.inserts, chunk.jobs, strict=True)]
         inserts = [insert for insert, _ in pairs]
         if bound is None:
             results = await session.write_many(inserts)
@@ -204,60 +262,61 @@ class Adding:
     async def _add_bound(
         self,
         queue: str,
-        chunk: Sequence[_Made],
+        chunk: _Chunk,
         bound: BoundDurablePlane,
     ) -> list[Job]:
         """Write inside the caller's transaction; publish when that has committed."""
-        results = await bound.write([insert for insert, _, _ in chunk], returning=())
-        jobs: list[Job] = []
-        fresh: list[_Made] = []
-        for made, result in zip(chunk, results, strict=True):
-            insert, _, job = made
-            if result.applied:
-                object.__setattr__(job, "published", False)
-                fresh.append(made)
-                jobs.append(job)
-            else:
-                jobs.append(await self._existing(queue, job.id, insert, bound))
+        results = await bound.write(chunk.inserts, returning=())
+        fresh = chunk.applied(results)
+        fresh.are_unpublished()
 
         async def publish() -> None:
             await self._publish_chunk(queue, fresh)
 
-        if fresh:
+        if fresh.jobs:
             await bound.after_commit(publish)
-        return jobs
+        return await self._answers(queue, chunk, results, bound)
 
     async def _add_chunk(
         self,
         queue: str,
-        chunk: Sequence[_Made],
+        chunk: _Chunk,
         before: asyncio.Task[list[Job]] | None,
     ) -> list[Job]:
         session = self._session
-        inserts = [insert for insert, _, _ in chunk]
         joined = session.joined
-        entries = None if joined is None else await session.entries(_places(chunk))
+        entries = None if joined is None else await session.entries(chunk.places())
         if joined is not None and entries is not None:
-            results = await session.add_joined(joined, queue, inserts, entries)
+            results = await session.add_joined(joined, queue, chunk.inserts, entries)
         else:
-            results = await session.write_many(inserts)
+            results = await session.write_many(chunk.inserts)
         if before is not None:
             # First come, first served, whichever was written first.
             await asyncio.wait([before])
         if entries is None:
-            pairs = zip(chunk, results, strict=True)
-            await self._publish_chunk(queue, [made for made, result in pairs if result.applied])
-        return [
-            job if result.applied else await self._existing(queue, job.id, insert)
-            for (insert, _, job), result in zip(chunk, results, strict=True)
-        ]
+            await self._publish_chunk(queue, chunk.applied(results))
+        return await self._answers(queue, chunk, results)
 
-    async def _publish_chunk(self, queue: str, fresh: Sequence[_Made]) -> None:
+    async def _publish_chunk(self, queue: str, fresh: _Chunk) -> None:
         session = self._session
-        entries = await session.entries(_places(fresh))
+        entries = await session.entries(fresh.places())
         if entries is None or (entries and not await session.publish_many(queue, entries)):
-            for _, _, job in fresh:
-                object.__setattr__(job, "published", False)
+            fresh.are_unpublished()
+
+    async def _answers(
+        self,
+        queue: str,
+        chunk: _Chunk,
+        results: Sequence[WriteResult],
+        plane: DurablePlane | None = None,
+    ) -> list[Job]:
+        """Give the jobs; for an id that was taken, the one that has it."""
+        jobs = chunk.jobs
+        for place, result in enumerate(results):
+            if not result.applied:
+                insert = chunk.inserts[place]
+                jobs[place] = await self._existing(queue, insert.id, insert, plane)
+        return jobs
 
     async def _existing(
         self, queue: str, job_id: str, insert: Insert, plane: DurablePlane | None = None
@@ -286,17 +345,18 @@ def _is_plain(spec: JobSpec) -> bool:
     )
 
 
-def _places(chunk: Sequence[_Made]) -> list[tuple[str, int, int | None]]:
-    return [(job.id, job.priority, delay) for _, delay, job in chunk]
-
-
-async def _make(drafts: Sequence[_Draft], now: int) -> list[_Made]:
-    """Make what is written of each; what is in flight goes on meanwhile."""
-    made: list[_Made] = []
-    for start in range(0, len(drafts), _SLICE):
-        made.extend(
-            template.make(data, encoded, now)
-            for template, data, encoded in drafts[start : start + _SLICE]
-        )
+async def _make(drafts: _Drafts, start: int, now: int) -> _Chunk:
+    """Make what is written of a chunk; what is in flight goes on meanwhile."""
+    chunk = _Chunk()
+    stop = min(start + _CHUNK, len(drafts.data))
+    for first in range(start, stop, _SLICE):
+        with paused():
+            for index in range(first, min(first + _SLICE, stop)):
+                insert, delay, job = drafts.templates[index].make(
+                    drafts.data[index], Json(drafts.encoded[index]), now
+                )
+                chunk.inserts.append(insert)
+                chunk.delays.append(delay)
+                chunk.jobs.append(job)
         await asyncio.sleep(0)
-    return made
+    return chunk

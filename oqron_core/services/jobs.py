@@ -168,8 +168,15 @@ class Jobs:
         if isinstance(jobs, (str, bytes, Mapping)):
             reason = f"must be a list of payloads, not one {type(jobs).__name__}; use add for one"
             raise InvalidValueError("jobs", reason)
-        specs = [_filled(item, defaults) for item in jobs]
-        return await self._orders.adding.add_many(queue, specs, transaction) if specs else []
+        data: list[Any] = []
+        specs: list[JobSpec] = []
+        for item in jobs:
+            payload, spec = _filled(item, defaults)
+            data.append(payload)
+            specs.append(spec)
+        if not data:
+            return []
+        return await self._orders.adding.add_many(queue, data, specs, transaction)
 
     # --- claim and settle ---
 

@@ -84,6 +84,16 @@ class PsycopgLink:
         )
         return cursor
 
+    @property
+    def speaks_utf8(self) -> bool:
+        """Whether texts go over the wire as our own do."""
+        return self._connection.info.encoding == "utf-8"
+
+    async def copy(self, statement: bytes, data: bytes) -> None:
+        """Send rows in the binary form of COPY."""
+        async with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            await copy.write(data)
+
     async def fetch(self, statement: Statement, params: Mapping[str, Any]) -> Rows:
         """Run a statement and give all its rows."""
         cursor = await self.send(statement, params)

@@ -12,7 +12,10 @@ from oqron_core.taxonomy import Table
 from oqron_postgres._sqltext import Names, Statement
 
 
-__all__ = ["Returning", "StatementBook"]
+__all__ = ["COPIED", "Returning", "StatementBook"]
+
+COPIED: Final = "inserted_at, project, environment, namespace, record_kind, id, value, expires_at"
+"""The columns of a COPY: what all rows of one have in common comes first."""
 
 
 class Returning(Enum):
@@ -45,7 +48,11 @@ class StatementBook:
         self.patch: Final[Callable[[Table, Returning], Statement]] = functools.cache(self._patch)
         self.delete: Final[Callable[[Table, Returning], Statement]] = functools.cache(self._delete)
         self.get: Final[Callable[[Table, Returning], Statement]] = functools.cache(self._get)
+        self.copy: Final[Callable[[Table], bytes]] = functools.cache(self._copy)
         self.now: Final = Statement.file("now.sql", prepare=True)
+
+    def _copy(self, table: Table) -> bytes:
+        return f"COPY {self._names.table(table)} ({COPIED}) FROM STDIN (FORMAT BINARY)".encode()
 
     # What only inserts has one plan, so the server may keep it. What probes must be
     # planned for the table as it is: a plan from when it was small would walk it, or

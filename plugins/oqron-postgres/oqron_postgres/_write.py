@@ -41,7 +41,19 @@ from oqron_postgres._sqltext import Statement
 from oqron_postgres._statements import Returning, StatementBook
 
 
-__all__ = ["MAX_BATCH", "Batch", "Item", "Step", "is_mixed", "lock_steps", "record_of"]
+__all__ = [
+    "MAX_BATCH",
+    "MAX_STEP_BYTES",
+    "Batch",
+    "Item",
+    "Step",
+    "are_known",
+    "is_mixed",
+    "lock_steps",
+    "place_of",
+    "quick_document",
+    "record_of",
+]
 
 MAX_BATCH: Final = 1000
 """The largest number of writes in one statement."""
@@ -132,7 +144,7 @@ def _quick_fragment(value: Any) -> Any:
     raise TypeError
 
 
-def _quick_row(row: dict[str, Any], fields: Mapping[str, Any], max_bytes: int) -> bytes | None:
+def quick_document(row: dict[str, Any], fields: Mapping[str, Any], max_bytes: int) -> bytes | None:
     """
     Check and encode at once what is plain; None for what needs a closer look.
 
@@ -147,6 +159,18 @@ def _quick_row(row: dict[str, Any], fields: Mapping[str, Any], max_bytes: int) -
         return None
     # The second is a NUL, or harmless and rare.
     return None if len(data) > max_bytes or b"\\u0000" in data else data
+
+
+def are_known(fields: Mapping[str, Any]) -> bool:
+    """Whether the names of all fields are legal; learns those that it does not know."""
+    if not _known_names.issuperset(fields):
+        try:
+            encode_fields(dict.fromkeys(fields), max_bytes=None)
+        except InvalidValueError:
+            return False
+        if len(_known_names) < _KNOWN_MOST:
+            _known_names.update(fields)
+    return True
 
 
 class _Shape:
@@ -239,7 +263,7 @@ def _encode_whole(
         "e": write.expires_at,
     }
     max_bytes = encoding.max_bytes
-    data = _quick_row(row, fields, max_bytes) if type(fields) is dict else None
+    data = quick_document(row, fields, max_bytes) if type(fields) is dict else None
     if data is None:
         fields = row["v"] = encode_fields(fields, max_bytes=max_bytes)
         data = dumps(row)

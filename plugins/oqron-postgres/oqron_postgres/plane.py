@@ -37,6 +37,7 @@ from oqron_core.planes import (
 )
 from oqron_postgres._bound import BoundLink, CommitWatcher
 from oqron_postgres._connection import PooledLink, PostgresConnection
+from oqron_postgres._copy import COPY_FROM, Copies, Copy
 from oqron_postgres._links import Link, Rows, link_of
 from oqron_postgres._query import Composer, cursor_after, segments_of, shape_of
 from oqron_postgres._sqltext import Statement
@@ -76,6 +77,7 @@ class _Core:
     composer: Composer
     capabilities: Capabilities
     watcher: CommitWatcher
+    copies: Copies
     closed: bool = False
 
     def check_open(self) -> None:
@@ -266,6 +268,8 @@ class PostgresPlane(_Statements):
             return []
         if atomic:
             self._check_atomic(writes)
+        elif returning is not None and not returning and (copied := await self._copy(writes)):
+            return copied
         batch = self._batch(writes, returning)
         if atomic and len(writes) > 1:
             await self._core.connection.run(lambda link: _write_atomic(link, batch))
@@ -274,6 +278,14 @@ class PostgresPlane(_Statements):
             if atomic:
                 batch.check_all_applied()
         return batch.finish()
+
+    async def _copy(self, writes: Sequence[Write]) -> Sequence[WriteResult] | None:
+        """Insert many new records at once; None where these are not, or not all new."""
+        core = self._core
+        if len(writes) < COPY_FROM or not core.copies.wants():
+            return None
+        copy = Copy.of(writes, self.scope, core.context.max_value_bytes)
+        return None if copy is None else await core.copies.write(copy)
 
     async def _write_each(self, batch: Batch) -> None:
         for wave in batch.waves():
@@ -522,6 +534,7 @@ async def open_plane(
         composer=Composer(connection.names.tables),
         capabilities=_capabilities(connection, context),
         watcher=watcher,
+        copies=Copies(connection),
     )
     try:
         yield PostgresPlane(core)

@@ -248,12 +248,9 @@ def text_columns(rows: Sequence[Mapping[str, Any]], path: str, limit: int) -> li
     Raises:
         InvalidValueError: As `texts_of` for the first row that it refuses.
     """
-    columns = [*zip(*[row.values() for row in rows], strict=True)]
     try:
-        return [
-            _column(name, column, path, limit)
-            for name, column in zip(rows[0], columns, strict=True)
-        ]
+        # No container per row: the collector would come and walk them all.
+        return [_column(name, [row[name] for row in rows], path, limit) for name in rows[0]]
     except InvalidValueError:
         for row in rows:
             texts_of(row, path, limit)
