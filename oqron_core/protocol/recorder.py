@@ -75,7 +75,8 @@ class Recorder:
         self._handles: dict[str, RunHandle] = {}
         self._finished: deque[RunHandle] = deque()
         self._dirty: dict[str, tuple[float, RunHandle]] = {}
-        self._young: deque[tuple[float, RunHandle]] = deque()
+        # Runs that may yet be shown as running in history, the oldest first.
+        self._young: dict[str, tuple[float, RunHandle]] = {}
         self._statics: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -139,7 +140,7 @@ class Recorder:
                 self.changed(handle)
             else:
                 begun = (self._loop.time(), handle)
-                self._young.append(begun)
+                self._young[handle.id] = begun
                 self._queue(begun)
         return handle
 
@@ -185,11 +186,18 @@ class Recorder:
 
     def ended(self, handle: RunHandle) -> None:
         """Queue a terminal state; it is never dropped."""
-        if self._dirty.pop(handle.id, None) is not None:
-            self.unsent -= handle.unsent
+        self._settled(handle)
         self._finished.append(handle)
         if not self._wake.is_set():
             self._soon(self._wake.set)
+
+    def _settled(self, handle: RunHandle) -> None:
+        # Nothing holds on to a run that has ended but the write of its end: what stays
+        # for long is walked by the collector again and again.
+        if self._dirty.pop(handle.id, None) is not None:
+            self.unsent -= handle.unsent
+        self._young.pop(handle.id, None)
+        handle.owner = None
 
     def _soon(self, callback: Callable[[], None]) -> None:
         loop = self._loop
@@ -348,8 +356,7 @@ class Recorder:
         """Forget runs whose end was written by `insert`."""
         with self.lock:
             for handle in handles:
-                if self._dirty.pop(handle.id, None) is not None:
-                    self.unsent -= handle.unsent
+                self._settled(handle)
         await self._let_go(handles)
 
     async def _let_go(self, batch: Sequence[RunHandle]) -> None:
@@ -419,13 +426,10 @@ class Recorder:
             return
         limit = self._loop.time() - self.settings.durable_after
         with self.lock:
-            batch: list[RunHandle] = []
-            while self._young and self._young[0][0] <= limit and len(batch) < _BATCH:
-                _, handle = self._young.popleft()
-                if not handle.ended:
-                    batch.append(handle)
-            while self._young and self._young[0][1].ended:
-                self._young.popleft()
+            due = takewhile(lambda begun: begun[0] <= limit, self._young.values())
+            batch = [handle for _, handle in islice(due, _BATCH)]
+            for handle in batch:
+                del self._young[handle.id]
             writes = [Insert(RUNS, handle.id, handle.to_wire()) for handle in batch]
         if not batch:
             return
@@ -439,7 +443,8 @@ class Recorder:
                 await self._durable.write([write for _, write in still], returning=())
             except BaseException:
                 with self.lock:
-                    self._young.extendleft((limit, handle) for handle in reversed(batch))
+                    again = {handle.id: (limit, handle) for handle in batch if not handle.ended}
+                    self._young = again | self._young
                 raise
             for handle, _ in still:
                 handle.in_history = True

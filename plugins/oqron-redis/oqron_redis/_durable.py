@@ -40,12 +40,14 @@ from oqron_redis._query import Reader
 from oqron_redis._records import names_of, record_from, stored_of
 from oqron_redis._session import Session, chunks
 from oqron_redis._store import Store
-from oqron_redis._writes import STEP, Batch, Returning, group_steps, grouped, item_steps
+from oqron_redis._writes import STEP, Batch, Returning, fair_size, group_steps, grouped, item_steps
 
 
 __all__ = ["RedisDurablePlane", "open_durable_plane"]
 
 _MAX_ATOMIC: Final = 10_000
+_AT_ONCE: Final = 2
+"""How many steps of one batch are under way: one is prepared while the server has another."""
 _READ_STEP: Final = 100
 _TRIES: Final = 20
 _SMALL: Final = 20
@@ -116,7 +118,7 @@ class RedisDurablePlane(DurablePlane):
         if wanted:
             names_of(wanted)
         groups = None if atomic else self._encoder.groups(writes)
-        if groups is not None and (steps := group_steps(groups)) is not None:
+        if groups is not None and (steps := group_steps(groups, fair_size(groups))) is not None:
             return await self._send(steps, wanted)
         encode = self._encoder.encode
         items = [encode(write) for write in writes]
@@ -160,7 +162,11 @@ class RedisDurablePlane(DurablePlane):
         # that touch one record wait for each other.
         keys = [key for step in steps for group in step for key in group.keys]
         repeats = len(set(keys)) < len(keys)
-        answers = await self._session.run_all("write", calls, at_once=1 if repeats else 8)
+        answers = await self._session.run_all(
+            "write",
+            calls,
+            at_once=1 if repeats else int(__import__("os").environ.get("ATONCE", "8")),
+        )
         return [
             result
             for batch, answer in zip(batches, answers, strict=True)

@@ -171,7 +171,7 @@ class Lane:
             arguments = (b"EVALSHA", script.sha, *arguments)
         repeats = self._retries if again else 0
         self._pending.append(_Call(arguments, future, script, self._loop.time(), repeats, late))
-        if late is None and len(arguments) > _LARGE:
+        if late is None and (len(arguments) > _LARGE or not self._sent):
             # The server begins while the loop is still busy with what comes next.
             self._flush()
         elif not self._soon:

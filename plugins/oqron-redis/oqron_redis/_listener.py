@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias, final
 from oqron_core.exceptions import ClosedError, OqronError
 from oqron_redis._errors import translate
 from oqron_redis._lane import discard
+from oqron_redis._packing import packed
+from oqron_redis._wire import Wire, take_over
 from redis import exceptions as driver
 
 
@@ -61,9 +63,10 @@ class Listener:
         self._told: dict[bytes, list[Told]] = {}
         self._confirmed: set[bytes] = set()
         self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
-        self._connection: Any = None
+        self._wire: Wire | None = None
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._heard_at = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._writes: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def subscribe(self, channel: bytes, told: Told) -> None:
@@ -84,7 +87,7 @@ class Listener:
         confirmed: asyncio.Future[None] = self._loop.create_future()
         self._waiting.setdefault(channel, []).append(confirmed)
         try:
-            await self._send("SUBSCRIBE", channel)
+            self._send(b"SUBSCRIBE", channel)
             async with asyncio.timeout(self._timeout):
                 await confirmed
         except BaseException as error:
@@ -104,7 +107,7 @@ class Listener:
             subscribers.remove(told)
         if not subscribers and self._told.pop(channel, None) is not None:
             self._confirmed.discard(channel)
-            self._leave(channel)
+            self._send(b"UNSUBSCRIBE", channel)
 
     async def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -113,14 +116,13 @@ class Listener:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        for task in [*self._writes]:
-            task.cancel()
-            await asyncio.wait([task])
         self._fail(ClosedError("the Redis connection was closed"))
         self._told.clear()
-        await self._drop()
+        self._drop()
+        # The stream is closed in the next turn of the loop.
+        await asyncio.sleep(0)
 
-    # --- the one task that reads ------------------------------------------------
+    # --- the one task that stays connected ----------------------------------------
 
     async def _run(self) -> None:
         failures = 0
@@ -128,7 +130,7 @@ class Listener:
             try:
                 await self._connect()
                 failures = 0
-                await self._read()
+                await self._stay()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - connects again, whatever it was
@@ -137,10 +139,10 @@ class Listener:
         # Nobody listens any more. Whoever comes next starts anew, with a connection of
         # their own; this one is closed below.
         self._task = None
-        await self._drop()
+        self._drop()
 
     async def _broken(self, error: Exception, failures: int) -> None:
-        await self._drop()
+        self._drop()
         _log.debug("the listening connection to Redis was lost")
         if failures > self._retries:
             self._fail(translate(error))
@@ -150,34 +152,52 @@ class Listener:
         await asyncio.sleep(self._pause(failures))
 
     async def _connect(self) -> None:
+        # Who comes back in the moment that the last one leaves gets a connection anew.
+        self._drop()
         connection = self._make()
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await connection.connect()
+            self._wire = take_over(
+                connection, answered=self._answered, lost=self._lost, resumed=lambda: None
+            )
         except BaseException:
             await discard(connection)
             raise
-        self._connection = connection
+        self._over = self._loop.create_future()
+        self._heard_at = self._loop.time()
         if self._told:
-            await self._send("SUBSCRIBE", *self._told)
+            self._send(b"SUBSCRIBE", *self._told)
 
-    async def _read(self) -> None:
-        connection = self._connection
-        asked = False
-        while self._told:
-            try:
-                async with asyncio.timeout(_QUIET_FOR if not asked else self._timeout):
-                    message = await connection.read_response(
-                        disable_decoding=True, disconnect_on_error=False
-                    )
-            except TimeoutError:
-                if asked:
-                    raise
-                asked = True
-                await self._send("PING")
+    async def _stay(self) -> None:
+        """Return when nobody listens any more; raise when the connection is over."""
+        over = self._over
+        while self._told and not over.done():
+            now = self._loop.time()
+            left = self._heard_at + _QUIET_FOR - now
+            if left > 0:
+                await asyncio.wait([over], timeout=left)
                 continue
-            asked = False
-            self._deliver(message)
+            self._send(b"PING")
+            await asyncio.wait([over], timeout=self._timeout)
+            if self._heard_at < now and not over.done():
+                raise TimeoutError
+        if over.done():
+            over.result()
+
+    def _lost(self, wire: Wire, error: BaseException) -> None:
+        if wire is self._wire and not self._over.done():
+            self._over.set_exception(error)
+
+    def _answered(self, message: Any) -> None:
+        self._heard_at = self._loop.time()
+        if isinstance(message, driver.ResponseError):
+            if self._wire is not None:
+                self._lost(self._wire, message)
+            return
+        self._deliver(message)
+        if not self._told and not self._over.done():
+            self._over.set_result(None)
 
     def _deliver(self, message: Any) -> None:
         if not isinstance(message, list) or not message:
@@ -201,30 +221,10 @@ class Listener:
 
     # --- writing ------------------------------------------------------------------
 
-    async def _send(self, *words: str | bytes) -> None:
-        connection = self._connection
-        if connection is None:
-            # The task subscribes to everything as soon as it is connected.
-            return
-        try:
-            async with asyncio.timeout(self._timeout):
-                await connection.send_command(*words, check_health=False)
-        except (OSError, driver.RedisError) as error:
-            # The task that reads finds out, too, and connects again.
-            _log.debug("writing to the listening connection failed: %s", type(error).__name__)
-
-    def _leave(self, channel: bytes) -> None:
-        if self._connection is None or self._closed:
-            return
-        task = self._loop.create_task(self._send_leave(channel))
-        # Kept until it is done, as asyncio keeps only weak references.
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
-
-    async def _send_leave(self, channel: bytes) -> None:
-        # Somebody may have come back for the channel meanwhile.
-        if channel not in self._told:
-            await self._send("UNSUBSCRIBE", channel)
+    def _send(self, *words: bytes) -> None:
+        # Where there is no connection, everything is subscribed to as soon as there is.
+        if self._wire is not None:
+            self._wire.write([packed(words)])
 
     def _fail(self, error: OqronError) -> None:
         for waiting in self._waiting.values():
@@ -233,9 +233,11 @@ class Listener:
                     confirmed.set_exception(type(error)(*error.args))
         self._waiting.clear()
 
-    async def _drop(self) -> None:
+    def _drop(self) -> None:
         # Both at once, before anybody else runs.
         self._confirmed.clear()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await discard(connection)
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.abort()
+        if self._over.done() and not self._over.cancelled():
+            self._over.exception()

@@ -23,13 +23,43 @@ _SLACK_MS: Final = 5000
 
 @final
 class _Waiter:
-    """Who waits, and which of its queues were called."""
+    """
+    Who waits, and which of its queues were called.
 
-    __slots__ = ("event", "queues")
+    Attributes:
+        queues: Those that have something, by name.
+    """
+
+    __slots__ = ("_called", "_future", "queues")
 
     def __init__(self) -> None:
-        self.event = asyncio.Event()
         self.queues: set[bytes] = set()
+        self._called = False
+        self._future: asyncio.Future[None] | None = None
+
+    def call(self) -> None:
+        """Have it look again."""
+        self._called = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def forget(self) -> None:
+        """Forget what came until now."""
+        self.queues.clear()
+        self._called = False
+
+    async def pause(self, seconds: float) -> None:
+        """Return when it was called since `forget`, or when the time is over."""
+        if self._called:
+            return
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(seconds, self.call)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
 
 
 @final
@@ -61,13 +91,12 @@ class Wakes:
             self._waiters.setdefault(name, []).append(called)
         try:
             while True:
-                called.event.clear()
-                called.queues.clear()
+                called.forget()
                 left = deadline - loop.time()
                 found, soonest = await self._look(queues, left)
                 if found or left <= 0:
                     return found
-                await _pause(called.event, min(left, soonest, _LOOK_EVERY))
+                await called.pause(min(left, soonest, _LOOK_EVERY))
                 self._session.check_open()
                 if called.queues:
                     # What was published by name need not be looked for.
@@ -111,12 +140,12 @@ class Wakes:
         for called in self._waiters.get(queue[look_again:], ()):
             if not look_again:
                 called.queues.add(queue)
-            called.event.set()
+            called.call()
 
     def _tell_all(self) -> None:
         for waiters in self._waiters.values():
             for called in waiters:
-                called.event.set()
+                called.call()
 
     def _leave(self) -> None:
         try:
@@ -124,11 +153,3 @@ class Wakes:
         except (ClosedError, OqronError):
             return
         listener.unsubscribe(self._session.keys.wake_channel, self._told)
-
-
-async def _pause(called: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await called.wait()
-    except TimeoutError:
-        pass

@@ -13,7 +13,16 @@ from oqron_redis._items import Encoder, Group, Item
 from oqron_redis._records import Fields, names_of, record_from, stored_of
 
 
-__all__ = ["STEP", "Batch", "Returning", "group_steps", "grouped", "item_steps", "steps_of"]
+__all__ = [
+    "STEP",
+    "Batch",
+    "Returning",
+    "fair_size",
+    "group_steps",
+    "grouped",
+    "item_steps",
+    "steps_of",
+]
 
 Returning: TypeAlias = tuple[str, ...] | None
 
@@ -22,6 +31,8 @@ _WORTH_SHARING: Final = 3
 STEP: Final = 250
 """How many writes a script applies at most, unless they are atomic."""
 _STEP_BYTES: Final = 1024 * 1024
+_FAIR_BYTES: Final = 48 * 1024
+_FAIR_LEAST: Final = 16
 
 
 def grouped(items: Sequence[Item]) -> list[Group]:
@@ -52,10 +63,10 @@ def item_steps(items: Sequence[Item]) -> list[Sequence[Item]]:
     return steps
 
 
-def group_steps(groups: Sequence[Group]) -> list[list[Group]] | None:
+def group_steps(groups: Sequence[Group], most: int = STEP) -> list[list[Group]] | None:
     """Divide groups into steps; None where some write is so large that items must be."""
     steps: list[list[Group]] = [[]]
-    room = STEP
+    room = most
     for group in groups:
         sizes = group.sizes()
         if max(sizes) > _STEP_BYTES // STEP:
@@ -64,12 +75,23 @@ def group_steps(groups: Sequence[Group]) -> list[list[Group]] | None:
         while start < count:
             if not room:
                 steps.append([])
-                room = STEP
+                room = most
             stop = min(count, start + room)
             steps[-1].append(group if stop - start == count else group.part(start, stop))
             room -= stop - start
             start = stop
     return steps
+
+
+def fair_size(groups: Sequence[Group]) -> int:
+    """
+    Give how many writes a step takes that lets the calls of others in between.
+
+    Run history is large and nobody waits for it, while whoever claims meanwhile does.
+    """
+    size = sum(sum(group.sizes()) for group in groups)
+    count = sum(len(group.writes) for group in groups)
+    return max(_FAIR_LEAST, min(STEP, _FAIR_BYTES * count // max(1, size)))
 
 
 def steps_of(encoder: Encoder, writes: Sequence[Write]) -> Sequence[list[Group]]:
