@@ -96,7 +96,7 @@ class Coalescer(Generic[T, R]):
         if self._at_once > 1 and not self._sizes and waiting >= _WORTH_HALVING:
             # Callers that were answered together come back together: in two groups one
             # is on its way while the other is made.
-            waiting = -(-waiting // 2)
+            waiting //= 2
         return min(waiting, self._max_batch)
 
     async def drain(self) -> None:

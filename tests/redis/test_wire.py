@@ -199,6 +199,45 @@ def test_a_server_that_does_not_read_holds_nobody_for_ever(own_redis: RedisServe
     asyncio.run(main())
 
 
+def test_more_calls_are_no_sign_of_life(own_redis: RedisServer) -> None:
+    """A server that is stopped is given up in time, however often it is asked."""
+
+    async def main() -> None:
+        async with opened(own_redis.url, timeout=0.5, retries=0) as store:
+            await command(store, b"PING")
+            with own_redis.paused():
+                async with asyncio.timeout(20):
+                    first = command(store, b"PING")
+                    calls = [first]
+                    while not first.done():
+                        await asyncio.sleep(0.05)
+                        calls.append(command(store, b"PING"))
+                found = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(answer, UnavailableError) for answer in found)
+            assert await command(store, b"PING") == b"PONG"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_whatever_connecting_raises_is_told(calls: int) -> None:
+    """Also what no driver should raise; nobody is left waiting."""
+
+    def broken() -> Any:
+        raise RuntimeError
+
+    async def main() -> None:
+        lane = Lane(broken, timeout=1.0, connect_timeout=1.0, retries=1, pause=lambda _: 0.0)
+        async with asyncio.timeout(20):
+            found = await asyncio.gather(
+                *(lane.call((b"PING",)) for _ in range(calls)), return_exceptions=True
+            )
+        assert all(isinstance(answer, OqronError) for answer in found)
+        await lane.close()
+
+    asyncio.run(main())
+
+
 def test_closing_tells_whoever_waits(redis: RedisServer) -> None:
     """Under way or not sent yet; the server is left in peace."""
 

@@ -136,7 +136,7 @@ class Lane:
         self._shared = 0
         """How many calls are under way that others may share while they wait."""
         self._moved_at = 0.0
-        """When something was sent to, or came from, the server."""
+        """When the server answered last, or was asked while nothing was under way."""
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         self._task: asyncio.Task[None] | None = None
@@ -214,9 +214,15 @@ class Lane:
             if self._task is None and self._pending and not self._closed:
                 self._task = self._loop.create_task(self._open(), name="oqron-redis-lane")
             return
-        if not self._untold and not wire.is_full and (commands := self._take()):
+        if self._untold or wire.is_full:
+            return
+        if not self._sent:
+            # What comes later is no sign of life: only an answer is.
+            self._moved_at = self._loop.time()
+        if commands := self._take():
             wire.write(commands)
-            self._watch()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._timeout, self._look)
 
     def _take(self) -> list[bytes]:
         """Take calls that may be sent now, and give their bytes."""
@@ -252,13 +258,8 @@ class Lane:
         self._pending[:taken] = waiting
         return commands
 
-    def _watch(self) -> None:
-        """See to it that a server which does not answer is given up in time."""
-        self._moved_at = self._loop.time()
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._timeout, self._look)
-
     def _look(self) -> None:
+        """See to it that a server which does not answer is given up in time."""
         self._timer = None
         if not self._sent:
             return
@@ -382,7 +383,7 @@ class Lane:
     async def _attempt(self) -> BaseException | None:
         try:
             connection = self._make()
-        except OqronError as error:
+        except Exception as error:  # noqa: BLE001 - given to whoever asked
             return error
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -400,11 +401,17 @@ class Lane:
 
     def _refuse(self, calls: Sequence[_Call], error: OqronError) -> None:
         for call in calls:
-            if self._redirect is not None and error.retryable and call.packed() is not None:
-                # Nothing was sent. In a cluster somebody else may serve the slot by now.
-                self._elsewhere(call, error)
-            else:
+            if self._redirect is None or not error.retryable:
                 call.fail(copy_of(error))
+                continue
+            # Nothing was sent. In a cluster somebody else may serve the slot by now.
+            try:
+                wanted = call.packed() is not None
+            except Exception as odd:  # noqa: BLE001 - whoever waits has to hear of it
+                call.fail(odd)
+            else:
+                if wanted:
+                    self._elsewhere(call, error)
 
     def _lost(self, calls: Sequence[_Call], error: BaseException) -> None:
         ours = translate(error)
