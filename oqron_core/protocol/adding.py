@@ -108,30 +108,30 @@ class Adding:
         if fate == "hold":
             insert, job = held(insert, job)
             if not (await session.write(insert)).applied:
-                return await self._existing(queue, job.id, insert)
+                return (await self._existing(queue, [insert]))[0]
             await recheck_held(session, queue)
             return job
         added = Added(queue, insert, job.priority, delay)
         await session.add(added)
         if not added.applied:
-            return await self._existing(queue, job.id, insert)
+            return (await self._existing(queue, [insert]))[0]
         if not added.published:
             object.__setattr__(job, "published", False)
         return job
 
     def _template(self, queue: str, spec: JobSpec, now: int) -> JobTemplate:
         """Give the template of a job; of a plain one, the same as of those before."""
+        if not _is_plain(spec):
+            return transitions.job_template(queue, spec, now=now)
         key = (queue, spec.priority, spec.max_attempts)
-        if _is_plain(spec):
-            known = self._templates.get(key)
-            if known is not None:
-                return known
-        template = transitions.job_template(queue, spec, now=now)
-        if _is_plain(spec):
+        known = self._templates.get(key)
+        if known is None:
             if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
-            self._templates[key] = template
-        return template
+            # It must not hold on to the payload.
+            bare = attrs.evolve(spec, data=None)
+            known = self._templates[key] = transitions.job_template(queue, bare, now=now)
+        return known
 
     async def add_many(
         self,
@@ -253,11 +253,8 @@ class Adding:
             results = await bound.write(inserts, returning=())
             # Whoever resumes before the commit does not see the job yet.
             await bound.after_commit(lambda: recheck_held(session, queue))
-        plane = session.durable if bound is None else bound
-        return [
-            job if result.applied else await self._existing(queue, job.id, insert, plane)
-            for (insert, job), result in zip(pairs, results, strict=True)
-        ]
+        held_chunk = _Chunk(inserts, chunk.delays, [job for _, job in pairs])
+        return await self._answers(queue, held_chunk, results, bound)
 
     async def _add_bound(
         self,
@@ -312,23 +309,28 @@ class Adding:
     ) -> list[Job]:
         """Give the jobs; for an id that was taken, the one that has it."""
         jobs = chunk.jobs
-        for place, result in enumerate(results):
-            if not result.applied:
-                insert = chunk.inserts[place]
-                jobs[place] = await self._existing(queue, insert.id, insert, plane)
+        refused = [place for place, result in enumerate(results) if not result.applied]
+        if refused:
+            inserts = [chunk.inserts[place] for place in refused]
+            existing = await self._existing(queue, inserts, plane)
+            for place, job in zip(refused, existing, strict=True):
+                jobs[place] = job
         return jobs
 
     async def _existing(
-        self, queue: str, job_id: str, insert: Insert, plane: DurablePlane | None = None
-    ) -> Job:
-        """Give the job that holds the id."""
+        self, queue: str, inserts: Sequence[Insert], plane: DurablePlane | None = None
+    ) -> list[Job]:
+        """Give the jobs that hold the ids."""
         plane = self._session.durable if plane is None else plane
-        found = (await plane.get(JOB + queue, [job_id]))[0]
-        # Where it ended and was deleted between the two calls: what was asked.
-        value = decode_fields(insert.value) if found is None else found.readable()
-        job = structure(Job, value)
-        object.__setattr__(job, "duplicate", True)
-        return job
+        records = await plane.get(JOB + queue, [insert.id for insert in inserts])
+        jobs = []
+        for insert, found in zip(inserts, records, strict=True):
+            # Where it ended and was deleted between the two calls: what was asked.
+            value = decode_fields(insert.value) if found is None else found.readable()
+            job = structure(Job, value)
+            object.__setattr__(job, "duplicate", True)
+            jobs.append(job)
+        return jobs
 
 
 def _is_plain(spec: JobSpec) -> bool:
