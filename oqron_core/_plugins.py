@@ -14,7 +14,15 @@ import logging
 import os
 import re
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -29,7 +37,7 @@ from oqron_core.exceptions import (
     DuplicateBackendError,
     PluginError,
 )
-from oqron_core.hookspecs import NAME, Backend, OpenDurable, OpenHot
+from oqron_core.hookspecs import NAME, Backend, DoctorReport, OpenDurable, OpenHot
 from oqron_core.planes.capabilities import CONTRACT_VERSION
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import (
@@ -69,6 +77,7 @@ KNOWN_BACKENDS: Final = MappingProxyType(
         "memory": "oqron-memory",
         "postgres": "oqron-postgres",
         "redis": "oqron-redis",
+        "sqlite": "oqron-sqlite",
     }
 )
 """The backends of the modes and the distributions to install for them."""
@@ -121,11 +130,13 @@ class DoctorCheck:
         name: What is checked, in one or two words.
         check: Takes the settings of the plugin's backend, gives whether all is
             well and one sentence.
+        planes: It is for a backend that serves one of these.
     """
 
     plugin: str
     name: str
     check: _Check
+    planes: Sequence[str] = ("hot", "durable")
 
 
 @attrs.frozen
@@ -583,9 +594,9 @@ def _check_durable(plane: object, label: str) -> None:
         raise ContractMismatchError(msg)
 
 
-def _reporter(plugin: str, found: list[DoctorCheck]) -> Callable[[str, _Check], None]:
-    def report(name: str, check: _Check) -> None:
-        found.append(DoctorCheck(plugin=plugin, name=name, check=check))
+def _reporter(plugin: str, found: list[DoctorCheck]) -> DoctorReport:
+    def report(name: str, check: _Check, *, planes: Sequence[str] = ("hot", "durable")) -> None:
+        found.append(DoctorCheck(plugin=plugin, name=name, check=check, planes=planes))
 
     return report
 

@@ -905,6 +905,7 @@ class SyncJobs:
             For each, True, or False where the lease is lost.
 
         Raises:
+            InvalidValueError: *pairs* are no pairs of a claim and an output.
             UnavailableError: The durable plane did not answer; repeat the call.
         """
         return self._portal.call(self._service.complete_many, pairs)

@@ -9,7 +9,7 @@ registered is used a million times without them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -103,7 +103,13 @@ class RegisterDurablePlane(Protocol):
 class DoctorReport(Protocol):
     """What `oqron_doctor` is handed."""
 
-    def __call__(self, name: str, check: Callable[[Any], Awaitable[tuple[bool, str]]]) -> None:
+    def __call__(
+        self,
+        name: str,
+        check: Callable[[Any], Awaitable[tuple[bool, str]]],
+        *,
+        planes: Sequence[str] = ("hot", "durable"),
+    ) -> None:
         """
         Add a check.
 
@@ -111,6 +117,7 @@ class DoctorReport(Protocol):
             name: One or two words, such as ``postgres schema``.
             check: Takes the settings of the backend of this plugin, gives whether
                 all is well and one sentence; run only by ``oqron doctor``.
+            planes: Run it only where the backend of this plugin serves one of these.
         """
         ...
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, NoReturn, TypeAlias
 
-from oqron_core._plugins import Plugins, discover
+from oqron_core._plugins import KNOWN_BACKENDS, Plugins, discover
 from oqron_core.config import Mode, Settings, load_settings, structure_section
 from oqron_core.exceptions import StorageError
 from oqron_core.hookspecs import Backend
@@ -202,6 +202,7 @@ async def open_storage(
         planes = await _open_planes(stack, found, settings, budget)
         storage = Storage(*_wrapped(planes, wrap_hot, wrap_durable), settings)
         _warn_of_gaps(settings, storage.durable)
+        _warn_of_memory(settings)
         try:
             await storage._open()
             yield storage
@@ -229,6 +230,19 @@ def _warn_of_gaps(settings: Settings, durable: DurablePlane) -> None:
             "the durable backend %r has no atomic batches over all records: dead letters, "
             "requeues, schedules and topics will be refused; only simple queues can rely on it",
             settings.durable,
+        )
+
+
+def _warn_of_memory(settings: Settings) -> None:
+    """Nothing falls back to memory by itself, but forgetting the mode looks like it."""
+    if settings.durable != "memory" or not settings.sources.keys().isdisjoint({"hot", "durable"}):
+        return
+    unused = [name for name in KNOWN_BACKENDS if settings.section_for(name)]
+    if unused:
+        log.warning(
+            "settings of %s are given and not used: no mode is chosen, so both planes are in "
+            "memory and gone with the process; set mode",
+            " and ".join(unused),
         )
 
 

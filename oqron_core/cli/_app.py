@@ -185,10 +185,15 @@ def _logging_to_stderr(invocation: Invocation) -> Iterator[None]:
     logger = logging.getLogger("oqron")
     handler = _Lines(invocation)
     logger.addHandler(handler)
+    # What a driver logs on its own account is told by us, in our words.
+    quiet = logging.NullHandler()
+    if not invocation.debug:
+        logging.getLogger().addHandler(quiet)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+        logging.getLogger().removeHandler(quiet)
 
 
 def _end(error: BaseException, *, debug: bool) -> int:

@@ -117,8 +117,9 @@ def _emulated(plane: HotPlane | DurablePlane) -> tuple[str, ...]:
         f"{prefix}{name}"
         for prefix, part in parts.items()
         for name in _inherited(type(part))
-        # Not a slower way: the refusal of those who do not declare transactions.
-        if name != "bind"
+        # Not slower ways: the refusal of those who do not declare transactions, and a
+        # step that only planes of one store can take.
+        if name not in {"bind", "joined"}
     )
 
 

@@ -22,6 +22,7 @@ __all__ = ["doctor"]
 
 _PATIENCE: Final = 30.0
 _OK = Text("ok", style="green")
+_WARNING = Text("warning", style="yellow")
 _TROUBLE = Text("trouble", style="red")
 
 
@@ -32,6 +33,7 @@ class _Finding:
     what: str
     ok: bool
     says: str
+    warns: bool = False
 
 
 @click.command()
@@ -54,7 +56,10 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
                 "ok": ok,
                 "settings": shown,
                 "planes": [_plane_document(found) for found in probes],
-                "checks": [attrs.asdict(finding) for finding in checks],
+                "checks": [
+                    {"what": finding.what, "ok": finding.ok, "says": finding.says}
+                    for finding in checks
+                ],
             }
         )
     else:
@@ -73,7 +78,16 @@ async def _examine(
         if (backend := plugins.backend(name)) is not None
     ]
     shown = describe(settings, backends)
-    checks = [await _run(check, plugins, settings) for check in plugins.doctor_checks()]
+    serves = {
+        name: {plane for plane in ("hot", "durable") if getattr(settings, plane) == name}
+        for name in (settings.hot, settings.durable)
+    }
+    checks = [
+        await _run(check, plugins, settings)
+        for check in plugins.doctor_checks()
+        # A backend that is not in use is looked at whole.
+        if not serves.get(check.plugin) or serves[check.plugin].intersection(check.planes)
+    ]
     return shown, probes, checks
 
 
@@ -97,7 +111,8 @@ def _of_probe(found: Probe) -> _Finding:
     if found.error is not None or found.health is None:
         return _Finding(what, ok=False, says=found.error or "it could not be opened")
     says = "; ".join(found.health.reasons) or "serves calls"
-    return _Finding(what, found.health.ok, says)
+    ok = found.health.ok
+    return _Finding(what, ok, says, warns=ok and bool(found.health.reasons))
 
 
 def _plane_document(found: Probe) -> dict[str, Any]:
@@ -113,6 +128,12 @@ def _plane_document(found: Probe) -> dict[str, Any]:
     }
 
 
+def _state(item: _Finding) -> Text:
+    if not item.ok:
+        return _TROUBLE
+    return _WARNING if item.warns else _OK
+
+
 def _show(
     shown: dict[str, dict[str, Any]], probes: tuple[Probe, Probe], findings: list[_Finding]
 ) -> None:
@@ -122,7 +143,7 @@ def _show(
     )
     print_rich("")
     columns = [Column("checked", style="cyan"), Column(""), Column("")]
-    rows = [(item.what, _OK if item.ok else _TROUBLE, item.says) for item in findings]
+    rows = [(item.what, _state(item), item.says) for item in findings]
     print_rich(make_table(columns, rows))
     for found in probes:
         details = {} if found.health is None else found.health.details

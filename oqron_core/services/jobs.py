@@ -249,6 +249,7 @@ class Jobs:
             UnavailableError: The hot plane did not answer; try again in time.
         """
         self._session.check_open()
+        _check_claims(claims)
         return await self._orders.settling.renew(claims, lease_for=lease_for)
 
     @contextlib.asynccontextmanager
@@ -271,6 +272,7 @@ class Jobs:
         Raises:
             InvalidValueError: *every* is more than a third of *lease_for*.
         """
+        _check_claims(claims)
         lease_ms(lease_for)
         pause = lease_for / 3 if every is None else seconds("every", every, least=0.001)
         if pause > lease_for / 3 + 1e-9:
@@ -320,6 +322,7 @@ class Jobs:
                 lease could be kept.
         """
         self._session.check_open()
+        _check_claim(claim)
         await self._orders.settling.complete(claim, output)
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
@@ -333,9 +336,16 @@ class Jobs:
             For each, True, or False where the lease is lost.
 
         Raises:
+            InvalidValueError: *pairs* are no pairs of a claim and an output.
             UnavailableError: The durable plane did not answer; repeat the call.
         """
         self._session.check_open()
+        given: Sequence[Any] = pairs
+        for index, pair in enumerate(given):
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # noqa: PLR2004 - a pair
+                reason = f"must be a claim and its output, not a {type(pair).__name__}"
+                raise InvalidValueError(f"pairs[{index}]", reason)
+            _check_claim(pair[0], f"pairs[{index}][0]")
         return await self._orders.settling.complete_many(pairs) if pairs else []
 
     async def fail(
@@ -369,6 +379,7 @@ class Jobs:
                 lease could be kept.
         """
         self._session.check_open()
+        _check_claim(claim)
         return await self._orders.settling.fail(claim, error, retry_in=retry_in, retry=retry)
 
     async def release(self, claim: Claim, *, delay: float = 0.0) -> None:
@@ -385,6 +396,7 @@ class Jobs:
             UnavailableError: The durable plane did not answer.
         """
         self._session.check_open()
+        _check_claim(claim)
         await self._orders.settling.release(claim, delay=delay)
 
     # --- look and steer ---
@@ -510,6 +522,19 @@ class Jobs:
         self._session.check_open()
         check_name("queue", queue)
         return await set_queue_paused(self._session, queue, paused=False, reason=None)
+
+
+def _check_claim(claim: object, path: str = "claim") -> None:
+    if not isinstance(claim, Claim):
+        raise InvalidValueError(path, f"must be what claim gave, not a {type(claim).__name__}")
+
+
+def _check_claims(claims: object) -> None:
+    if not isinstance(claims, Sequence) or isinstance(claims, (str, bytes)):
+        reason = f"must be a list of what claim gave, not a {type(claims).__name__}"
+        raise InvalidValueError("claims", reason)
+    for index, claim in enumerate(claims):
+        _check_claim(claim, f"claims[{index}]")
 
 
 def _filled(item: Any, defaults: JobSpec) -> tuple[Any, JobSpec]:

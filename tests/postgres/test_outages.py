@@ -20,6 +20,7 @@ from fix_postgres import opened, run
 from oqron_core.exceptions import (
     ClosedError,
     OqronError,
+    SchemaError,
     StorageError,
     TimedOutError,
     UnavailableError,
@@ -378,6 +379,11 @@ def test_a_wrong_address_is_an_error_at_opening(server: PostgresServer, wrong: s
         run(_open(url))
     assert time.monotonic() - started < 5
     assert "s3cret" not in str(caught.value)
+    # Trying again is of no use, and the mend is said.
+    assert not caught.value.retryable
+    assert isinstance(caught.value, SchemaError) == (wrong == "database")
+    assert wrong in str(caught.value)
+    assert "postgres.url" in str(caught.value)
 
 
 async def _open(url: str) -> None:

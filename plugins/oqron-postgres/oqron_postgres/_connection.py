@@ -24,7 +24,7 @@ from oqron_core.exceptions import (
     TimedOutError,
     UnavailableError,
 )
-from oqron_postgres._errors import is_transient, translated
+from oqron_postgres._errors import is_transient, refused, translated
 from oqron_postgres._links import PsycopgLink, Rows
 from oqron_postgres._sqltext import Names, Statement
 from oqron_postgres._statements import StatementBook
@@ -420,7 +420,7 @@ def _not_taken(error: BaseException) -> OqronError:
             "prepared_statements = false, and statement_timeout on the role"
         )
         return ConfigError(msg)
-    return UnavailableError("PostgreSQL takes no connections")
+    return refused(error) or UnavailableError("PostgreSQL takes no connections")
 
 
 class PooledLink(PsycopgLink):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 from collections.abc import Iterator
 from typing import Final
@@ -22,7 +23,7 @@ from oqron_core.exceptions import (
 )
 
 
-__all__ = ["APPLY", "is_transient", "translate", "translated"]
+__all__ = ["APPLY", "is_transient", "refused", "translate", "translated"]
 
 APPLY: Final = "run `oqron schema apply`"
 """What mends a schema."""
@@ -30,6 +31,11 @@ APPLY: Final = "run `oqron schema apply`"
 _ROLLED_BACK: Final = frozenset({"40001", "40P01"})
 _SCHEMA: Final = frozenset({"42P01", "42703", "3F000", "42883", "42P10"})
 _TIMED_OUT: Final = frozenset({"57014", "55P03", "25P03", "25P04"})
+_NO_DATABASE: Final = re.compile(r'database ".*" does not exist')
+_NOT_LET_IN: Final = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|"
+    r'role ".*" (does not exist|is not permitted to log in)|permission denied for database'
+)
 _CLASSES_UNAVAILABLE: Final = frozenset({"08", "53", "57", "58"})
 _CLASSES_VALUE: Final = frozenset({"22", "23", "54"})
 
@@ -57,6 +63,25 @@ def _is_driver_error(error: BaseException) -> bool:
         "asyncpg",
         "pg8000",
     }
+
+
+def refused(error: BaseException) -> OqronError | None:
+    """
+    Say why the server lets nobody in, where trying again is no use; None otherwise.
+
+    The driver gives no SQLSTATE for it, only the server's words.
+    """
+    if not isinstance(error, psycopg.OperationalError):
+        return None
+    text = str(error)
+    if _NO_DATABASE.search(text):
+        return SchemaError(
+            "the database of postgres.url does not exist; create it, or name another"
+        )
+    if _NOT_LET_IN.search(text):
+        msg = "PostgreSQL refused the user or the password; see postgres.url and pg_hba.conf"
+        return StorageError(msg)
+    return None
 
 
 def _pool_timeout(pool_size: int, pool_timeout: float) -> OqronError:
@@ -117,6 +142,8 @@ def translate(
         known = _of_state(state)
         return known or StorageError(f"PostgreSQL refused (SQLSTATE {state})")
     inner = getattr(error, "orig", None) or error
+    if (ours := refused(inner)) is not None:
+        return ours
     if isinstance(inner, psycopg.OperationalError) or getattr(
         error, "connection_invalidated", False
     ):

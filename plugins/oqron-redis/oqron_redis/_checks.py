@@ -269,7 +269,9 @@ _CHECKS: Final[Mapping[str, Callable[[Facts], Verdict]]] = {
 def add_checks(report: DoctorReport) -> None:
     """Add the checks; each connects by itself when it is run."""
     for name, judge in _CHECKS.items():
-        report(name, _facts_check(judge))
+        # What is only hot can be rebuilt, and need not be persisted.
+        planes = ("durable",) if judge is _on_persistence else ("hot", "durable")
+        report(name, _facts_check(judge), planes=planes)
     report("redis scripts", _scripts_check)
 
 

@@ -165,7 +165,7 @@ class RedisDurablePlane(DurablePlane):
         answers = await self._session.run_all(
             "write",
             calls,
-            at_once=1 if repeats else int(__import__("os").environ.get("ATONCE", "8")),
+            at_once=1 if repeats else _AT_ONCE,
         )
         return [
             result
