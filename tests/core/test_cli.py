@@ -212,6 +212,18 @@ def test_doctor_shows_settings_with_their_sources(
     assert [True, True] == [plane["ok"] for plane in found["planes"]]
 
 
+def test_a_mode_that_was_forgotten_is_warned_of(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Settings of a server that nobody uses look like a mistake; a mode that is named does not."""
+    monkeypatch.setenv("OQRON_REDIS__URL", "redis://127.0.0.1:1/0")
+    invoke("queues")
+    assert "set mode" in caplog.text
+    caplog.clear()
+    invoke("queues", "--mode", "memory")
+    assert "set mode" not in caplog.text
+
+
 def test_options_may_stand_before_or_after_the_name_of_the_command(invoke: Invoke) -> None:
     """The last one given wins."""
     before = document(invoke("--project", "a", "doctor", "--json"))

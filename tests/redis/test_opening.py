@@ -375,8 +375,17 @@ async def _until(call: Callable[[], Awaitable[Any]]) -> None:
 
 def _checks() -> dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]]:
     found: dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]] = {}
-    oqron_doctor(lambda name, check: found.update({name: check}))
+    oqron_doctor(lambda name, check, **_: found.update({name: check}))
     return found
+
+
+def test_what_is_only_hot_need_not_be_persisted() -> None:
+    """It can be rebuilt, so the doctor does not ask for it."""
+    planes: dict[str, Any] = {}
+    oqron_doctor(lambda name, _, **more: planes.update({name: more}))
+    asked = {name: more.get("planes", ("hot", "durable")) for name, more in planes.items()}
+    assert asked.pop("redis persistence") == ("durable",)
+    assert {*asked.values()} == {("hot", "durable")}
 
 
 def test_the_doctor_looks_at_everything(own_redis: RedisServer, redis: RedisServer) -> None:

@@ -446,6 +446,30 @@ class ModeContract(ModeBase):
 
         assert "completed" == (await self.job("a")).status
 
+    async def test_what_is_no_claim_is_refused_before_anything_is_done(self) -> None:
+        """By every call that takes claims, with the place of the first that is none."""
+        jobs = self.storage.jobs
+        await jobs.add("q", 1, id="a")
+        claim = await self.claim()
+        odd: Any = "x"
+        for call in (
+            lambda: jobs.complete(odd),
+            lambda: jobs.fail(odd, "x"),
+            lambda: jobs.release(odd),
+            lambda: jobs.renew([claim, odd]),
+            lambda: jobs.renew(odd),
+            lambda: jobs.complete_many([(claim, None), odd]),
+            lambda: jobs.complete_many([(claim, None), (odd, None)]),
+            lambda: jobs.complete_many([(claim, None), claim]),  # type: ignore[list-item]  # on purpose
+        ):
+            with pytest.raises(InvalidValueError, match=r"^(claim|claims|pairs)\b"):
+                await call()
+        with pytest.raises(InvalidValueError):
+            async with jobs.keep([odd]):
+                pass
+        assert "active" == (await self.job("a")).status
+        await jobs.complete(claim)
+
     async def test_a_released_job_costs_no_attempt(self) -> None:
         """It is waiting again; its run is cancelled, not failed."""
         await self.storage.jobs.add("q", 1, id="a", max_attempts=1)
