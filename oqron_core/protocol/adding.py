@@ -86,6 +86,19 @@ class _Chunk:
             object.__setattr__(job, "published", False)
 
 
+@attrs.define(eq=False)
+class _Line:
+    """
+    Where the chunks of one batch stand.
+
+    Attributes:
+        stalled: Whether one of them had no answer: from then on each waits for the one
+            before, as what is tried again comes late.
+    """
+
+    stalled: bool = False
+
+
 class Adding:
     """The step that makes a job."""
 
@@ -200,13 +213,14 @@ class Adding:
         jobs: list[Job] = []
         running: deque[asyncio.Task[list[Job]]] = deque()
         before: asyncio.Task[list[Job]] | None = None
+        line = _Line()
         try:
             for start in range(0, len(drafts.data), _CHUNK):
                 if len(running) == at_once:
                     jobs.extend(await running.popleft())
                 fate = await admit(self._session, queue)
                 chunk = await _make(drafts, start, now)
-                step = self._add_one_chunk(queue, fate, chunk, None, before)
+                step = self._add_one_chunk(queue, fate, chunk, None, line, before)
                 before = asyncio.create_task(step, name="oqron-add")
                 running.append(before)
                 # It sends its chunk before the next is made.
@@ -227,6 +241,7 @@ class Adding:
         fate: str | None,
         chunk: _Chunk,
         bound: BoundDurablePlane | None,
+        line: _Line | None = None,
         before: asyncio.Task[list[Job]] | None = None,
     ) -> list[Job]:
         if fate == "skip":
@@ -235,7 +250,7 @@ class Adding:
             return await self._hold_chunk(queue, chunk, bound)
         if bound is not None:
             return await self._add_bound(queue, chunk, bound)
-        return await self._add_chunk(queue, chunk, before)
+        return await self._add_chunk(queue, chunk, _Line() if line is None else line, before)
 
     async def _hold_chunk(
         self,
@@ -278,18 +293,29 @@ class Adding:
         self,
         queue: str,
         chunk: _Chunk,
+        line: _Line,
         before: asyncio.Task[list[Job]] | None,
     ) -> list[Job]:
         session = self._session
         joined = session.joined
+
+        async def turn() -> None:
+            # First come, first served, whichever was written first.
+            if before is not None:
+                await asyncio.wait([before])
+
+        async def unanswered() -> None:
+            line.stalled = True
+            await turn()
+
         entries = None if joined is None else await session.entries(chunk.places())
         if joined is not None and entries is not None:
-            results = await session.add_joined(joined, queue, chunk.inserts, entries)
+            if line.stalled:
+                await turn()
+            results = await session.add_joined(joined, queue, chunk.inserts, entries, unanswered)
         else:
             results = await session.write_many(chunk.inserts)
-        if before is not None:
-            # First come, first served, whichever was written first.
-            await asyncio.wait([before])
+        await turn()
         if entries is None:
             await self._publish_chunk(queue, chunk.applied(results))
         return await self._answers(queue, chunk, results)

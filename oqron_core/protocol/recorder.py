@@ -195,7 +195,8 @@ class Recorder:
         # Nothing holds on to a run that has ended but the write of its end: what stays
         # for long is walked by the collector again and again.
         if self._dirty.pop(handle.id, None) is not None:
-            self.unsent -= handle.unsent
+            # Also what is on its way to the overlay: its answer counts it no more.
+            self.unsent -= handle.skip_unsent()
         self._young.pop(handle.id, None)
         handle.owner = None
 
@@ -375,13 +376,13 @@ class Recorder:
         with self.lock:
             batch = self._due(all_of_it=all_of_it)
             changes = [handle.change() for handle in batch]
+            lengths = [handle.length for handle in batch]
             changes.extend(self._signs_of_life())
         if changes:
             await self._hot.live.merge_many(changes)
             with self.lock:
-                for handle, change in zip(batch, changes, strict=False):
-                    handle.mark_sent(change)
-                    self.unsent -= len(change.logs)
+                for handle, change, length in zip(batch, changes, lengths, strict=False):
+                    self.unsent -= handle.mark_sent(change, length)
                     self._clean(handle)
             # One that ended meanwhile may have been written before the merge.
             gone = [handle.id for handle in batch if handle.id not in self._handles]

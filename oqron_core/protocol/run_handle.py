@@ -237,6 +237,7 @@ class RunHandle:
         if self._logs_cut == 0:
             text = f"log truncated after {len(self._logs)} entries"
             self._logs.append({"level": "warning", "msg": text, "ts": self._recorder.now()})
+            self._recorder.unsent += 1
             self._recorder.changed(self)
         self._logs_cut += 1
 
@@ -460,14 +461,27 @@ class RunHandle:
         timeline = self._timeline[self._timeline_sent :]
         return LiveChange(self.id, fields, logs, timeline)
 
-    def mark_sent(self, change: LiveChange) -> None:
-        """Count *change* as known to the overlay."""
+    @property
+    def length(self) -> tuple[int, int]:
+        """How many entries the log and the timeline have."""
+        return len(self._logs), len(self._timeline)
+
+    def mark_sent(self, change: LiveChange, length: tuple[int, int]) -> int:
+        """
+        Count *change*, made when there was so much, as known to the overlay.
+
+        Gives how many log entries that were which had not been counted, or given up,
+        before.
+        """
+        logs, timeline = length
+        fresh = max(0, logs - self._logs_sent)
         self.in_overlay = True
         if "progressPercent" in change.fields:
             # It may have gone on while the change was on its way.
             self._progress_dirty = change.fields["progressPercent"] != self._progress
-        self._logs_sent += len(change.logs)
-        self._timeline_sent += len(change.timeline)
+        self._logs_sent += fresh
+        self._timeline_sent = max(self._timeline_sent, timeline)
+        return fresh
 
 
 _LISTS: Final = frozenset({"logs", "timeline"})

@@ -224,15 +224,18 @@ class Session:
         queue: str,
         inserts: Sequence[Insert],
         entries: Sequence[Entry],
+        unanswered: Callable[[], Awaitable[None]] | None = None,
     ) -> Sequence[WriteResult]:
         """
         Write jobs and publish them in one step of both planes.
+
+        *unanswered* is called after a try without an answer, before the next.
 
         Raises:
             UnavailableError: No answer after several tries.
         """
         results, again = await self._write_patiently(
-            inserts, lambda: joined.add(queue, inserts, entries)
+            inserts, lambda: joined.add(queue, inserts, entries), unanswered
         )
         if again:
             # What an unanswered try wrote it has published, too; but we did not see it.
@@ -241,7 +244,10 @@ class Session:
         return results
 
     async def _write_patiently(
-        self, writes: Sequence[Write], write: Callable[[], Awaitable[Sequence[WriteResult]]]
+        self,
+        writes: Sequence[Write],
+        write: Callable[[], Awaitable[Sequence[WriteResult]]],
+        unanswered: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[Sequence[WriteResult], bool]:
         """Give the results, and whether it took more than one try."""
         pause = _FIRST_PAUSE
@@ -251,6 +257,8 @@ class Session:
                 results = await write()
                 await self._show_refusals(writes, results)
             except UnavailableError:
+                if unanswered is not None:
+                    await unanswered()
                 late = time.monotonic() - started > _TRY_FOR
                 if attempt == _TRIES - 1 or late or self._closed:
                     raise

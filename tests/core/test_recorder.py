@@ -283,3 +283,45 @@ def test_a_run_is_closed_though_its_row_appears_meanwhile(monkeypatch: pytest.Mo
         assert ("failed", "lease lapsed") == (run.status, run.error)
 
     run(body)
+
+
+@pytest.mark.parametrize("ends", ["while-merged", "after"])
+def test_what_waits_is_counted_to_zero(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """Whether a run ends, is cut, or is given up while its words are on the way."""
+
+    async def body(storage: Storage) -> None:
+        recorder = storage._session.recorder
+        merge = storage.hot.live.merge_many
+        begun = asyncio.Event()
+
+        async def slow(changes: Any) -> Any:
+            begun.set()
+            await asyncio.sleep(0.03)
+            return await merge(changes)
+
+        monkeypatch.setattr(type(storage.hot.live), "merge_many", lambda _, changes: slow(changes))
+        for _ in range(5):
+            handles = [await storage.runs.start("r") for _ in range(4)]
+            for handle in handles:
+                for n in range(8):  # more than are kept
+                    handle.log("info", "line", n=n)
+            begun.clear()
+            async with asyncio.timeout(10):
+                await begun.wait()
+            if ends == "after":
+                await asyncio.sleep(0.05)
+            handles[0].finish(None)
+            handles[1].fail("x")
+            for handle in handles[2:]:
+                handle.log("info", "once more")
+                handle.finish(None)
+            await storage.runs.flush()
+        await until(lambda: _none_waits(storage))
+        assert recorder.unsent == 0
+
+    run(body, runs={"write_every": 0.05, "max_logs": 5})
+
+
+async def _none_waits(storage: Storage) -> bool:
+    recorder = storage._session.recorder
+    return not recorder.handles() and not recorder._dirty

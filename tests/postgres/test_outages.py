@@ -386,6 +386,22 @@ def test_a_wrong_address_is_an_error_at_opening(server: PostgresServer, wrong: s
     assert "postgres.url" in str(caught.value)
 
 
+def test_texts_are_utf8_whatever_the_url_says(server: PostgresServer, prefix: str) -> None:
+    """Another encoding of the client would come back as other characters."""
+
+    async def main() -> None:
+        url = f"{server.url()}{'&' if '?' in server.url() else '?'}client_encoding=latin1"
+        async with opened(url, prefix) as plane:
+            value = {"text": "é€😀"}
+            many = [Insert("custom", f"é{n}", value) for n in range(60)]
+            assert all(await plane.write(many, returning=()))
+            await plane.write([Put("custom", "€", value)])
+            found = await plane.get("custom", ["é7", "€"])
+            assert [value, value] == [record.value for record in found if record]
+
+    run(main())
+
+
 async def _open(url: str) -> None:
     async with connect(PostgresSettings(url=url)):
         pass

@@ -147,6 +147,44 @@ def test_a_lost_answer_neither_loses_nor_doubles(redis: RedisServer, when: str, 
     asyncio.run(main())
 
 
+def test_lost_connections_do_not_change_the_order(own_redis: RedisServer) -> None:
+    """A chunk that is tried again is not overtaken by the next one, nor one of its steps."""
+
+    async def main() -> None:
+        for round_ in range(6):
+            async with opened(own_redis.url) as storage:
+                adding = asyncio.create_task(storage.jobs.add_many("q", [*range(6000)]))
+                for _ in range(1 + round_ % 3):
+                    await asyncio.sleep(0.015 * (round_ + 1))
+                    await asyncio.to_thread(
+                        own_redis.command, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"
+                    )
+                jobs = await adding
+                found: list[int] = []
+                while claims := await storage.jobs.claim("q", limit=1000, lease_for=60):
+                    found += [claim.data for claim in claims]
+                assert len(jobs) == 6000
+                assert found == [*range(6000)]
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_was_lost_lets_nothing_overtake(redis: RedisServer) -> None:
+    """The next chunk waits from the moment that one before it has failed."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            session = storage._session
+            session.joined = Unsure(session.joined, "before", 1)
+            await storage.jobs.add_many("q", [*range(4500)])
+            found: list[int] = []
+            while claims := await storage.jobs.claim("q", limit=1000, lease_for=60):
+                found += [claim.data for claim in claims]
+            assert found == [*range(4500)]
+
+    asyncio.run(main())
+
+
 def test_a_refusal_comes_before_any_write(redis: RedisServer) -> None:
     """One value of many that is not portable: none is there, none is claimable."""
 

@@ -76,6 +76,8 @@ def connect_arguments(settings: PostgresSettings) -> dict[str, Any]:
         "autocommit": True,
         "connect_timeout": max(1, round(settings.connect_timeout)),
         "application_name": settings.application_name,
+        # What is sent and read is UTF-8, whatever the URL or the environment says.
+        "client_encoding": "UTF8",
         # None turns them off: then psycopg keeps nothing in the session.
         "prepare_threshold": 5 if settings.prepared_statements else None,
     }

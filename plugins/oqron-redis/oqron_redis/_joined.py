@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+import asyncio
 
+from collections.abc import Sequence
+from typing import Any, final
+
+from oqron_core.exceptions import UnavailableError
 from oqron_core.planes import (
     Entry,
     Insert,
@@ -31,11 +34,12 @@ class RedisJoinedPlanes(JoinedPlanes):
         encoder: The durable plane's.
     """
 
-    __slots__ = ("_encoder", "_session")
+    __slots__ = ("_encoder", "_session", "_under_way")
 
     def __init__(self, session: Session, encoder: Encoder) -> None:
         self._session = session
         self._encoder = encoder
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     async def add(
         self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry]
@@ -52,7 +56,11 @@ class RedisJoinedPlanes(JoinedPlanes):
         batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
         # All are built before any is sent, so a refusal comes before any write.
         calls = [batch.call(nothing, atomic=False) for batch in batches]
-        futures = []
+        if any(map(_has_failed, self._under_way)):
+            # Whoever made that call will learn of it in a moment, and try again.
+            msg = "Redis was lost with jobs under way that come before these"
+            raise UnavailableError(msg)
+        futures: list[asyncio.Future[Any]] = []
         start = 0
         for batch, (records, arguments) in zip(batches, calls, strict=True):
             part = entries[start : start + batch.size]
@@ -60,9 +68,17 @@ class RedisJoinedPlanes(JoinedPlanes):
             words = [*arguments, *head, *entry_words(part), len(part)]
             # All are sent before anybody else has a turn: what comes later is behind them.
             futures.append(session.run("add", [*records, *places], words))
-        answers = await session.gather(futures)
+        self._under_way.update(futures)
+        try:
+            answers = await session.gather(futures)
+        finally:
+            self._under_way.difference_update(futures)
         return [
             result
             for batch, answer in zip(batches, answers, strict=True)
             for result in batch.results(answer)
         ]
+
+
+def _has_failed(future: asyncio.Future[Any]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)

@@ -133,6 +133,8 @@ class Lane:
         self._sent_bytes = 0
         self._untold: list[_Call] = []
         """Calls of scripts that the server has forgotten; nothing is sent until all are here."""
+        self._taught: set[bytes] = set()
+        """The scripts that this connection has loaded."""
         self._shared = 0
         """How many calls are under way that others may share while they wait."""
         self._moved_at = 0.0
@@ -251,12 +253,28 @@ class Lane:
                 call.fail(error)
                 continue
             if command is not None:
+                if call.script is not None and call.script.sha not in self._taught:
+                    commands.append(self._teach(call.script))
                 commands.append(command)
                 self._sent.append(call)
                 self._sent_bytes += call.size
                 self._shared += call.shared
         self._pending[:taken] = waiting
         return commands
+
+    def _teach(self, script: Script) -> bytes:
+        """
+        Load a script before its first call on a connection.
+
+        Else a server that does not know it would pass over the call, and do another
+        that is on its way behind it, if somebody else taught it in between.
+        """
+        self._taught.add(script.sha)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        # Where it is refused the call itself finds out.
+        future.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
+        self._sent.append(_Call((), future, None, self._loop.time(), 0, None))
+        return packed((b"SCRIPT", b"LOAD", script.source))
 
     def _look(self) -> None:
         """See to it that a server which does not answer is given up in time."""
@@ -323,6 +341,7 @@ class Lane:
         self._untold.clear()
         self._sent.clear()
         self._sent_bytes = self._shared = 0
+        self._taught.clear()
         self._lost(calls, error)
         if self._pending:
             self._flush()
