@@ -237,6 +237,36 @@ def test_cancelling_anywhere_leaves_the_pool_whole(server: PostgresServer, prefi
     run(main())
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_connection_that_comes_with_the_cancel_goes_back(
+    server: PostgresServer, prefix: str, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    """In the moment in which it is there and its caller is not any more, it is not lost."""
+
+    async def main() -> None:
+        async with opened(server.url(), prefix, pool_size=1, pool_timeout=2.0) as plane:
+            await plane.write([Put("n", "a", {})])
+            connection = plane._core.connection
+            first_of = connection._first_of
+
+            async def too_late(getting: asyncio.Future[Any]) -> Any:
+                if not held:
+                    await asyncio.wait([getting])
+                raise asyncio.CancelledError
+
+            for _ in range(3):
+                async with connection.acquire():
+                    monkeypatch.setattr(connection, "_first_of", too_late)
+                    waiting = asyncio.create_task(plane.get("n", ["a"]))
+                    await asyncio.sleep(0.05)
+                monkeypatch.setattr(connection, "_first_of", first_of)
+                await asyncio.wait([waiting])
+                assert waiting.cancelled()
+                assert await plane.get("n", ["a"]) != [None]
+
+    run(main())
+
+
 def test_closing_on_a_frozen_server_is_bounded(server: PostgresServer, prefix: str) -> None:
     """A call in flight is timed out and close returns."""
     pids: list[int] = []

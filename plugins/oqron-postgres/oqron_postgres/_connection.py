@@ -186,6 +186,7 @@ class PostgresConnection:
         # Counts failures: a connection from before the last one is tested when it is lent.
         self._generation = 0
         self._waiting: set[asyncio.Future[BaseException]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
         self._lent = 0
         self._pool = self._make_pool()
 
@@ -304,8 +305,11 @@ class PostgresConnection:
         getting = asyncio.ensure_future(self._pool.getconn())
         try:
             return await self._first_of(getting)
-        finally:
-            await self._give_up(getting)
+        except BaseException:
+            # It may have come in the very moment in which we were cancelled.
+            getting.cancel()
+            getting.add_done_callback(self._put_back)
+            raise
 
     async def _first_of(self, getting: asyncio.Future[_Connection]) -> _Connection:
         # Whoever waits while the server refuses connections learns it at once, unless
@@ -323,12 +327,14 @@ class PostgresConnection:
             if self._lent == 0:
                 raise _not_taken(failed.result()) from failed.result()
 
-    async def _give_up(self, getting: asyncio.Future[_Connection]) -> None:
-        if getting.done():
+    def _put_back(self, got: asyncio.Future[_Connection]) -> None:
+        """Give a connection back that nobody waits for any more."""
+        if got.cancelled() or got.exception() is not None:
             return
-        getting.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._pool.putconn(await getting)
+        task = self._loop.create_task(self._pool.putconn(got.result()), name="oqron-put-back")
+        # Kept until it is done, as asyncio keeps only weak references.
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
     @contextlib.asynccontextmanager
     async def acquire(self) -> AsyncIterator[_Connection]:
