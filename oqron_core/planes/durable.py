@@ -224,7 +224,7 @@ class JoinedPlanes(ABC):
 
     @abstractmethod
     async def add(
-        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry]
+        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
     ) -> Sequence[WriteResult]:
         """
         Insert records, and publish the entries of those that were inserted.
@@ -237,6 +237,9 @@ class JoinedPlanes(ABC):
             queue: The queue of the entries.
             inserts: The records; any number.
             entries: For each record its entry.
+            token: Names the call. The same call with the same token again, within a
+                minute, does what had not been done and gives the answer of the first:
+                a job may have been worked and be gone by then, and must not come again.
 
         Returns:
             For each insert whether it was applied; the records without their values.

@@ -213,10 +213,7 @@ class Session:
         Raises:
             UnavailableError: No answer after several tries.
         """
-        results, _ = await self._write_patiently(
-            writes, lambda: self.durable.write(writes, returning=())
-        )
-        return results
+        return await self._write_patiently(writes, lambda: self.durable.write(writes, returning=()))
 
     async def add_joined(
         self,
@@ -234,22 +231,17 @@ class Session:
         Raises:
             UnavailableError: No answer after several tries.
         """
-        results, again = await self._write_patiently(
-            inserts, lambda: joined.add(queue, inserts, entries), unanswered
+        token = uuid7()
+        return await self._write_patiently(
+            inserts, lambda: joined.add(queue, inserts, entries, token=token), unanswered
         )
-        if again:
-            # What an unanswered try wrote it has published, too; but we did not see it.
-            pairs = zip(entries, results, strict=True)
-            await self.publish_many(queue, [entry for entry, result in pairs if result.applied])
-        return results
 
     async def _write_patiently(
         self,
         writes: Sequence[Write],
         write: Callable[[], Awaitable[Sequence[WriteResult]]],
         unanswered: Callable[[], Awaitable[None]] | None = None,
-    ) -> tuple[Sequence[WriteResult], bool]:
-        """Give the results, and whether it took more than one try."""
+    ) -> Sequence[WriteResult]:
         pause = _FIRST_PAUSE
         started = time.monotonic()
         for attempt in range(_TRIES):
@@ -267,7 +259,7 @@ class Session:
                 continue
             if attempt:
                 await self._own_up(writes, results)
-            return results, attempt > 0
+            return results
         raise AssertionError  # the loop returns or raises
 
     async def _show_refusals(self, writes: Sequence[Write], results: Sequence[WriteResult]) -> None:

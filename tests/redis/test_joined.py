@@ -46,14 +46,14 @@ class Unsure(JoinedPlanes):
         self.times = times
 
     async def add(
-        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry]
+        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
     ) -> Sequence[WriteResult]:
         """Forward, and lose some answers."""
         fails = self.times > 0
         self.times -= 1
         if fails and self.when == "before":
             raise UnavailableError("no answer")
-        results = await self.inner.add(queue, inserts, entries)
+        results = await self.inner.add(queue, inserts, entries, token=token)
         if fails:
             raise UnavailableError("no answer")
         return results
@@ -70,9 +70,9 @@ def test_what_was_taken_is_neither_written_nor_published(redis: RedisServer) -> 
                 for n, id_ in enumerate(["a", "b", "a", "c"])
             ]
             entries = [Entry(insert.id, priority=n) for n, insert in enumerate(inserts)]
-            first = await joined.add("q", inserts, entries)
+            first = await joined.add("q", inserts, entries, token="1")
             assert [result.applied for result in first] == [True, True, False, True]
-            again = await joined.add("q", inserts[:2], [Entry("a", 99), Entry("b", 99)])
+            again = await joined.add("q", inserts[:2], [Entry("a", 99), Entry("b", 99)], token="2")
             assert [result.applied for result in again] == [False, False]
             leases = await storage.hot.broker.claim("q", owner="w", lease_for=60, limit=9)
             assert [(lease.id, lease.priority) for lease in leases] == [
@@ -147,6 +147,76 @@ def test_a_lost_answer_neither_loses_nor_doubles(redis: RedisServer, when: str, 
     asyncio.run(main())
 
 
+class Worked(Unsure):
+    """Planes whose answer comes so late that the jobs are worked and gone by then."""
+
+    def __init__(self, inner: JoinedPlanes, storage: Any, *, fail: bool) -> None:
+        super().__init__(inner, "after", 1)
+        self.storage = storage
+        self.fail = fail
+
+    async def add(
+        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
+    ) -> Sequence[WriteResult]:
+        """Forward; work what was added before the answer is lost."""
+        try:
+            return await super().add(queue, inserts, entries, token=token)
+        except UnavailableError:
+            for claim in await self.storage.jobs.claim(queue, limit=999):
+                if self.fail:
+                    await self.storage.jobs.fail(claim, "x", retry=False)
+                else:
+                    await self.storage.jobs.complete(claim)
+            raise
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("count", [1, 300])
+def test_what_was_worked_before_the_answer_came_does_not_come_again(
+    redis: RedisServer, fail: bool, count: int
+) -> None:
+    """It is a dead letter, or deleted, when the call is made once more."""
+
+    async def main() -> None:
+        retention = {"completed_for": 0}
+        async with opened(redis.url, retention=retention) as storage:
+            session = storage._session
+            session.joined = Worked(session.joined, storage, fail=fail)
+            if count == 1:
+                jobs = [await storage.jobs.add("q", 1, id="0")]
+            else:
+                jobs = await storage.jobs.add_many(
+                    "q", [JobSpec(n, id=f"{n}") for n in range(count)]
+                )
+            assert not any(job.duplicate for job in jobs)
+            assert await storage.jobs.claim("q", limit=999) == []
+            letters = await storage.dead_letters.query("q", limit=999)
+            assert len(letters) == (count if fail else 0)
+            # The id is free again for whoever adds it anew.
+            if not fail:
+                assert not (await storage.jobs.add("q", 2, id="0")).duplicate
+
+    asyncio.run(main())
+
+
+def test_marks_of_calls_are_forgotten(own_redis: RedisServer) -> None:
+    """Those that were answered with the next calls, and all of them in time."""
+
+    async def main() -> None:
+        async with opened(own_redis.url) as storage:
+            for n in range(50):
+                await storage.jobs.add("q", n)
+            await storage.jobs.add_many("q", [*range(2000)])
+            await storage.jobs.add("q", 1)
+            await storage.jobs.add("q", 1)
+        marks = [str(key) for key in own_redis.command("KEYS", "*added*")]
+        assert 0 < len(marks) <= 8
+        for key in marks:
+            assert 0 < int(str(own_redis.command("PTTL", key))) <= 60_000
+
+    asyncio.run(main())
+
+
 def test_lost_connections_do_not_change_the_order(own_redis: RedisServer) -> None:
     """A chunk that is tried again is not overtaken by the next one, nor one of its steps."""
 
@@ -194,10 +264,10 @@ def test_a_refusal_comes_before_any_write(redis: RedisServer) -> None:
             inserts = [Insert("queue_job:q", f"{n}", {"n": n}) for n in range(600)]
             inserts[599] = Insert("queue_job:q", "599", {"n": float("nan")})
             with pytest.raises(InvalidValueError):
-                await joined.add("q", inserts, [Entry(insert.id) for insert in inserts])
+                await joined.add("q", inserts, [Entry(insert.id) for insert in inserts], token="1")
             assert await storage.durable.get("queue_job:q", ["0", "599"]) == [None, None]
             assert (await storage.hot.broker.counts("q")).ready == 0
-            assert await joined.add("q", [], []) == []
+            assert await joined.add("q", [], [], token="1") == []
 
     asyncio.run(main())
 

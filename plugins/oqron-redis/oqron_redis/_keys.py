@@ -112,6 +112,10 @@ class Keys:
         """Give a key of the durable plane that never is."""
         return self._durable + b"nothing"
 
+    def added(self, token: str) -> bytes:
+        """Give the mark of a step over both planes that was done; it expires."""
+        return self._durable + b"added:" + token.encode()
+
     def records(self, namespace: str) -> bytes:
         """Give what stands before the id in the key of a record."""
         return self._durable + b"r:" + escape(namespace) + b":"
