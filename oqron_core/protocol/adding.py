@@ -57,11 +57,13 @@ class _Chunk:
         inserts: What is written.
         delays: Milliseconds until each is due, or None.
         jobs: What `add_many` gives.
+        given: Whether an id of them is the caller's.
     """
 
     inserts: list[Insert] = attrs.field(factory=list)
     delays: list[int | None] = attrs.field(factory=list)
     jobs: list[Job] = attrs.field(factory=list)
+    given: bool = False
 
     def places(self) -> list[tuple[str, int, int | None]]:
         """Give of each the id, the priority and the delay."""
@@ -124,7 +126,7 @@ class Adding:
                 return (await self._existing(queue, [insert]))[0]
             await recheck_held(session, queue)
             return job
-        added = Added(queue, insert, job.priority, delay)
+        added = Added(queue, insert, job.priority, delay, given=spec.id is not None)
         await session.add(added)
         if not added.applied:
             return (await self._existing(queue, [insert]))[0]
@@ -297,7 +299,7 @@ class Adding:
         before: asyncio.Task[list[Job]] | None,
     ) -> list[Job]:
         session = self._session
-        joined = session.joined
+        joined = None if chunk.given else session.joined
 
         async def turn() -> None:
             # First come, first served, whichever was written first.
@@ -380,9 +382,11 @@ async def _make(drafts: _Drafts, start: int, now: int) -> _Chunk:
     for first in range(start, stop, _SLICE):
         with paused():
             for index in range(first, min(first + _SLICE, stop)):
-                insert, delay, job = drafts.templates[index].make(
+                template = drafts.templates[index]
+                insert, delay, job = template.make(
                     drafts.data[index], Json(drafts.encoded[index]), now
                 )
+                chunk.given = chunk.given or template.spec.id is not None
                 chunk.inserts.append(insert)
                 chunk.delays.append(delay)
                 chunk.jobs.append(job)

@@ -41,6 +41,7 @@ OWN_PREFIX: Final = "oqron:"
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
 _TRY_FOR: Final = 1.0
+_TRY_JOINED_FOR: Final = 20.0
 _TOGETHER: Final = 16
 """So many jobs at most are completed in one atomic step: one refusal undoes all."""
 _BORN: Final = (
@@ -96,17 +97,21 @@ class Added:
         insert: The write that makes it.
         priority: Its priority.
         delay: Milliseconds until it is due; None for at once.
+        given: Whether its id is the caller's, who may add it again.
         applied: Whether it was written: the id was free.
         published: Whether the hot plane has it, too.
     """
 
-    __slots__ = ("applied", "delay", "insert", "priority", "published", "queue")
+    __slots__ = ("applied", "delay", "given", "insert", "priority", "published", "queue")
 
-    def __init__(self, queue: str, insert: Insert, priority: int, delay: int | None) -> None:
+    def __init__(
+        self, queue: str, insert: Insert, priority: int, delay: int | None, *, given: bool
+    ) -> None:
         self.queue: str = queue
         self.insert: Insert = insert
         self.priority: int = priority
         self.delay: int | None = delay
+        self.given: bool = given
         self.applied: bool = False
         self.published: bool = False
 
@@ -226,6 +231,10 @@ class Session:
         """
         Write jobs and publish them in one step of both planes.
 
+        For ids that were made here alone. Who adds an id of their own again, because
+        there was no answer, must find the job: in two steps nobody works it until it is
+        published, in one it may have been worked and be gone.
+
         *unanswered* is called after a try without an answer, before the next.
 
         Raises:
@@ -233,7 +242,11 @@ class Session:
         """
         token = uuid7()
         return await self._write_patiently(
-            inserts, lambda: joined.add(queue, inserts, entries, token=token), unanswered
+            inserts,
+            lambda: joined.add(queue, inserts, entries, token=token),
+            unanswered,
+            # The token makes it safe for as long as it is known.
+            within=_TRY_JOINED_FOR,
         )
 
     async def _write_patiently(
@@ -241,6 +254,8 @@ class Session:
         writes: Sequence[Write],
         write: Callable[[], Awaitable[Sequence[WriteResult]]],
         unanswered: Callable[[], Awaitable[None]] | None = None,
+        *,
+        within: float = _TRY_FOR,
     ) -> Sequence[WriteResult]:
         pause = _FIRST_PAUSE
         started = time.monotonic()
@@ -251,7 +266,7 @@ class Session:
             except UnavailableError:
                 if unanswered is not None:
                     await unanswered()
-                late = time.monotonic() - started > _TRY_FOR
+                late = time.monotonic() - started > within
                 if attempt == _TRIES - 1 or late or self._closed:
                     raise
                 await asyncio.sleep(pause)
@@ -432,7 +447,7 @@ class Session:
     async def _add_whole(self, joined: JoinedPlanes, items: Sequence[Added]) -> bool:
         """Write and publish in one step; False where these cannot be."""
         queue = items[0].queue
-        if any(item.queue != queue for item in items):
+        if any(item.queue != queue or item.given for item in items):
             # One that fails must not make it look as if the others had.
             return False
         entries = await self.entries([item.place for item in items])
