@@ -41,7 +41,7 @@ OWN_PREFIX: Final = "oqron:"
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
 _TRY_FOR: Final = 1.0
-_TRY_JOINED_FOR: Final = 20.0
+_TRY_JOINED_FOR: Final = 5.0
 _TOGETHER: Final = 16
 """So many jobs at most are completed in one atomic step: one refusal undoes all."""
 _BORN: Final = (
