@@ -33,7 +33,7 @@ from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import JOB, OPEN, shows
 
 
-__all__ = ["OWN_PREFIX", "Added", "Session", "Settlement"]
+__all__ = ["OWN_PREFIX", "Added", "Session", "Settlement", "side_by_side"]
 
 log: logging.Logger = logging.getLogger("oqron.protocol")
 
@@ -522,7 +522,7 @@ class Session:
         by_queue: dict[str, list[Entry]] = {}
         for queue, entry in items:
             by_queue.setdefault(queue, []).append(entry)
-        await _all([self.hot.broker.publish(q, entries) for q, entries in by_queue.items()])
+        await side_by_side([self.hot.broker.publish(q, entries) for q, entries in by_queue.items()])
         return [None] * len(items)
 
     async def ack(self, lease: Lease) -> bool:
@@ -576,7 +576,7 @@ class Session:
         places: dict[str, list[int]] = {}
         for index, lease in enumerate(leases):
             places.setdefault(lease.queue, []).append(index)
-        parts = await _all(
+        parts = await side_by_side(
             [self.hot.broker.ack([leases[i] for i in indexes]) for indexes in places.values()]
         )
         answers = [False] * len(leases)
@@ -636,7 +636,7 @@ class Session:
         return await self.recorder.close(timeout / 2)
 
 
-async def _all(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+async def side_by_side(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Await calls side by side; the first error is raised when all have ended."""
     if len(calls) == 1:
         return [await calls[0]]

@@ -24,7 +24,7 @@ from oqron_core.planes.values import Delete, Lease, Patch, Put, Write, WriteResu
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.run_handle import describe_error
-from oqron_core.protocol.session import Session, Settlement
+from oqron_core.protocol.session import Session, Settlement, side_by_side
 from oqron_core.protocol.transitions import JOB
 
 
@@ -118,15 +118,8 @@ class Settling:
         """Of many, prepare the next part while the planes have the one before in hand."""
         if len(pairs) < WORTH_DIVIDING:
             return await self._complete_part(pairs)
-        parts = await asyncio.gather(
-            *(self._complete_part(part) for part in divided(pairs)), return_exceptions=True
-        )
-        done: list[bool] = []
-        for part in parts:
-            if isinstance(part, BaseException):
-                raise part
-            done += part
-        return done
+        parts = await side_by_side([self._complete_part(part) for part in divided(pairs)])
+        return [ended for part in parts for ended in part]
 
     async def _complete_part(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         session = self._session

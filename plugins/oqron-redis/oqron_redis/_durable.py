@@ -40,7 +40,7 @@ from oqron_redis._query import Reader
 from oqron_redis._records import names_of, record_from, stored_of
 from oqron_redis._session import Session, chunks
 from oqron_redis._store import Store
-from oqron_redis._writes import STEP, Batch, Returning, fair_size, group_steps, grouped, item_steps
+from oqron_redis._writes import STEP, Batch, Returning, group_steps, grouped, item_steps
 
 
 __all__ = ["RedisDurablePlane", "open_durable_plane"]
@@ -118,7 +118,7 @@ class RedisDurablePlane(DurablePlane):
         if wanted:
             names_of(wanted)
         groups = None if atomic else self._encoder.groups(writes)
-        if groups is not None and (steps := group_steps(groups, fair_size(groups))) is not None:
+        if groups is not None and (steps := group_steps(groups, fair=True)) is not None:
             return await self._send(steps, wanted)
         encode = self._encoder.encode
         items = [encode(write) for write in writes]

@@ -17,7 +17,6 @@ __all__ = [
     "STEP",
     "Batch",
     "Returning",
-    "fair_size",
     "group_steps",
     "grouped",
     "item_steps",
@@ -63,15 +62,25 @@ def item_steps(items: Sequence[Item]) -> list[Sequence[Item]]:
     return steps
 
 
-def group_steps(groups: Sequence[Group], most: int = STEP) -> list[list[Group]] | None:
-    """Divide groups into steps; None where some write is so large that items must be."""
+def group_steps(groups: Sequence[Group], *, fair: bool = False) -> list[list[Group]] | None:
+    """
+    Divide groups into steps; None where some write is so large that items must be.
+
+    Args:
+        groups: The writes.
+        fair: Whether steps let the calls of others in between. Run history is large
+            and nobody waits for it, while whoever claims meanwhile does.
+    """
+    sizes = [size for group in groups for size in group.sizes()]
+    if max(sizes) > _STEP_BYTES // STEP:
+        return None
+    most = STEP
+    if fair:
+        most = max(_FAIR_LEAST, min(STEP, _FAIR_BYTES * len(sizes) // max(1, sum(sizes))))
     steps: list[list[Group]] = [[]]
     room = most
     for group in groups:
-        sizes = group.sizes()
-        if max(sizes) > _STEP_BYTES // STEP:
-            return None
-        start, count = 0, len(sizes)
+        start, count = 0, len(group.writes)
         while start < count:
             if not room:
                 steps.append([])
@@ -81,17 +90,6 @@ def group_steps(groups: Sequence[Group], most: int = STEP) -> list[list[Group]] 
             room -= stop - start
             start = stop
     return steps
-
-
-def fair_size(groups: Sequence[Group]) -> int:
-    """
-    Give how many writes a step takes that lets the calls of others in between.
-
-    Run history is large and nobody waits for it, while whoever claims meanwhile does.
-    """
-    size = sum(sum(group.sizes()) for group in groups)
-    count = sum(len(group.writes) for group in groups)
-    return max(_FAIR_LEAST, min(STEP, _FAIR_BYTES * count // max(1, size)))
 
 
 def steps_of(encoder: Encoder, writes: Sequence[Write]) -> Sequence[list[Group]]:
