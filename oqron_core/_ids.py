@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterator
 
 
-__all__ = ["uuid7"]
+__all__ = ["uuid7", "uuid7_block"]
 
 _RANDOM_BITS = 74
+_FULL = (1 << _RANDOM_BITS) - 1
+_BLOCK_BITS = 16
+_BLOCK = (1 << _BLOCK_BITS) - 1
 _DRAWN = 1024
 _lock = threading.Lock()
 _last_ms = 0
@@ -49,6 +52,28 @@ def _begin(now: int) -> None:
     _head = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
 
 
+def _count_up() -> None:
+    """Go on to the next tail; the lock is held."""
+    global _tail  # noqa: PLW0603 - one sequence per process
+    now = time.time_ns() // 1_000_000
+    if now > _last_ms:
+        _begin(now)
+        # The top bit stays free, so that counting up does not overflow.
+        _tail = (_step() << 41) | (_step() << 9) | (_step() >> 23)
+    else:
+        _tail = tail = _tail + 1 + _step()
+        if tail >> _RANDOM_BITS:
+            _begin(_last_ms + 1)
+            _tail = tail & ((1 << (_RANDOM_BITS - 1)) - 1)
+
+
+def _text(head: str, tail: int) -> str:
+    # Version 7 stands in the head; the two highest bits of the fourth group say RFC 9562.
+    return (
+        f"{head}{tail >> 62:03x}-{0x8000 | tail >> 48 & 0x3FFF:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}"
+    )
+
+
 def uuid7() -> str:
     """
     Make an identifier that sorts after every one made before it in this process.
@@ -56,20 +81,28 @@ def uuid7() -> str:
     48 bits of milliseconds, then 74 random bits; within one millisecond the
     random part is counted up by a random step, so order holds without waiting.
     """
+    with _lock:
+        _count_up()
+        head, tail = _head, _tail
+    return _text(head, tail)
+
+
+def uuid7_block() -> str:
+    """
+    Set 65,536 identifiers in a row aside, and give what they have in common.
+
+    Four hexadecimal digits make an identifier of it. All of them sort after those made
+    before, and before those made later.
+    """
     global _tail  # noqa: PLW0603 - one sequence per process
     with _lock:
-        now = time.time_ns() // 1_000_000
-        if now > _last_ms:
-            _begin(now)
-            # The top bit stays free, so that counting up does not overflow.
-            _tail = (_step() << 41) | (_step() << 9) | (_step() >> 23)
-        else:
-            _tail = tail = _tail + 1 + _step()
-            if tail >> _RANDOM_BITS:
-                _begin(_last_ms + 1)
-                _tail = tail & ((1 << (_RANDOM_BITS - 1)) - 1)
-        head, tail = _head, _tail
-    # Version 7 stands in the head; the two highest bits of the fourth group say RFC 9562.
-    return (
-        f"{head}{tail >> 62:03x}-{0x8000 | tail >> 48 & 0x3FFF:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}"
-    )
+        _count_up()
+        if _tail >> _BLOCK_BITS == _FULL >> _BLOCK_BITS:
+            # There is no whole block left: nothing was given out of the next millisecond.
+            _begin(_last_ms + 1)
+            _tail = _step()
+        # What was given out may be of the block that the tail is in.
+        tail = ((_tail >> _BLOCK_BITS) + 1) << _BLOCK_BITS
+        _tail = tail | _BLOCK
+        head = _head
+    return _text(head, tail)[:-4]

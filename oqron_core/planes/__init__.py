@@ -44,8 +44,9 @@ from oqron_core.planes.checks import (
     ttl_ms,
 )
 from oqron_core.planes.cursor import LAST, Rank, decode_cursor, encode_cursor, rank
-from oqron_core.planes.durable import BoundDurablePlane, DurablePlane, JoinedPlanes
+from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
 from oqron_core.planes.hot import Broker, Cache, Counters, HotPlane, LiveRuns, Locks, Signals
+from oqron_core.planes.joined import JoinedPlanes, Mark, Settled, Taken
 from oqron_core.planes.limiting import LimitOutcome, LimitState, check_take, decide_limit
 from oqron_core.planes.limits import (
     Decision,
@@ -116,6 +117,7 @@ __all__ = [
     "LiveChange",
     "LiveRuns",
     "Locks",
+    "Mark",
     "Missing",
     "Order",
     "Page",
@@ -128,10 +130,12 @@ __all__ = [
     "RateLimit",
     "Record",
     "Scope",
+    "Settled",
     "Signal",
     "Signals",
     "SlidingWindow",
     "SystemClock",
+    "Taken",
     "TokenBucket",
     "Write",
     "WriteResult",

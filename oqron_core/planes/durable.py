@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oqron_core.exceptions import CapabilityError
 from oqron_core.planes.capabilities import Capabilities
 from oqron_core.planes.values import (
-    Entry,
     Health,
-    Insert,
     Page,
     Query,
     Record,
@@ -23,9 +21,10 @@ from oqron_core.planes.values import (
 
 if TYPE_CHECKING:
     from oqron_core.planes.hot import HotPlane
+    from oqron_core.planes.joined import JoinedPlanes
 
 
-__all__ = ["BoundDurablePlane", "DurablePlane", "JoinedPlanes"]
+__all__ = ["BoundDurablePlane", "DurablePlane"]
 
 
 class DurablePlane(ABC):
@@ -215,39 +214,6 @@ class DurablePlane(ABC):
         """
         del hot
         return None
-
-
-class JoinedPlanes(ABC):
-    """Steps over both planes of one store; see `DurablePlane.joined`."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    async def add(
-        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
-    ) -> Sequence[WriteResult]:
-        """
-        Insert records, and publish the entries of those that were inserted.
-
-        Of each pair both are done or none. Entries become claimable in the order of
-        the batch, and behind those of every call that was made before; an entry whose
-        record was refused is not touched.
-
-        Args:
-            queue: The queue of the entries.
-            inserts: The records; any number.
-            entries: For each record its entry.
-            token: Names the call. The same call with the same token again, within a
-                minute, does what had not been done and gives the answer of the first:
-                a job may have been worked and be gone by then, and must not come again.
-
-        Returns:
-            For each insert whether it was applied; the records without their values.
-
-        Raises:
-            InvalidValueError: A value is not legal; nothing was written.
-            UnavailableError: No answer; each pair may have been done.
-        """
 
 
 class BoundDurablePlane(DurablePlane):

@@ -464,6 +464,7 @@ class Signals(ABC):
         """
         Listen to *channels* from the moment the context is entered.
 
+        What is on its way at that moment between the nodes of a store may be heard too.
         A subscriber that is slow loses the oldest messages; one whose connection
         breaks gets a new one and misses what was published meanwhile. Iteration
         ends when the plane is closed.

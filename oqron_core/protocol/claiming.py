@@ -7,7 +7,8 @@ import logging
 import time
 import weakref
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -20,15 +21,18 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.planes.checks import MAX_DURATION, lease_ms
+from oqron_core.planes.joined import JoinedPlanes, Taken
 from oqron_core.planes.values import Lease, Order, Patch, Record, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import Claims
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ending import bury_lapsed, close_run_of, lapses_at
+from oqron_core.protocol.patience import patiently
 from oqron_core.protocol.reading import is_sound
 from oqron_core.protocol.session import Session
-from oqron_core.protocol.settling import WORTH_DIVIDING, Settling, divided
-from oqron_core.protocol.transitions import OPEN
+from oqron_core.protocol.settling import WORTH_DIVIDING, Settling, divided, part_of
+from oqron_core.protocol.taking import Taking
+from oqron_core.protocol.transitions import FRESH, OPEN
 
 
 __all__ = ["Claiming", "Lanes", "RunKind"]
@@ -40,8 +44,8 @@ _EARLY_MS: Final = 50
 _READS: Final = 10
 _ASIDE_FOR: Final = 60.0
 _CHANGING_FOR: Final = 1.0
-_TRIES: Final = 4
-_FIRST_PAUSE: Final = 0.02
+_STEP: Final = 100
+"""How many jobs at most are claimed and marked at a time."""
 
 
 @attrs.frozen
@@ -90,6 +94,7 @@ class Claiming:
         self._session = session
         self._settling = settling
         self._claims = claims
+        self._taking = Taking(session)
 
     async def claim(
         self,
@@ -103,13 +108,12 @@ class Claiming:
         lanes: Lanes | None = None,
     ) -> list[Claim]:
         """Take leases, confirm them in the durable plane, start the runs."""
+        ask = _Ask(queue, worker, lease_for, lease_ms(lease_for), order, kind, lanes)
         while True:
-            batch = _Batch(lease_ms(lease_for), kind, lanes)
-            step = self._claim_once(queue, worker, lease_for, limit, order, batch)
             # A caller that is cancelled in the middle must neither leave leases nor
             # burn an attempt: the step runs to its end, and what nobody takes is
             # released.
-            task = self._session.spawn(step, name="oqron-claim")
+            task = self._session.spawn(self._claim_once(limit, _Batch(ask)), name="oqron-claim")
             try:
                 claims: list[Claim] | None = await asyncio.shield(task)
             except asyncio.CancelledError:
@@ -121,18 +125,14 @@ class Claiming:
                 return claims
             # Everything was a leftover and is dropped now: look behind it.
 
-    async def _claim_once(
-        self,
-        queue: str,
-        worker: str,
-        lease_for: float,
-        limit: int,
-        order: Order,
-        batch: _Batch,
-    ) -> list[Claim] | None:
+    async def _claim_once(self, limit: int, batch: _Batch) -> list[Claim] | None:
         """Claim and confirm; None where the broker has nothing."""
+        ask = batch.ask
+        joined = self._session.joined
+        if joined is not None and ask.lanes is None:
+            return await self._take_all(joined, limit, ask)
         leases = await self._session.hot.broker.claim(
-            queue, owner=worker, lease_for=lease_for, limit=limit, order=order
+            ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
         )
         return await self._confirm(leases, batch) if leases else None
 
@@ -147,15 +147,90 @@ class Claiming:
         except (StorageError, LeaseLostError) as error:
             log.debug("an undelivered claim will lapse: %s", error)
 
+    # --- in one step of both planes ---
+
+    async def _take_all(self, joined: JoinedPlanes, limit: int, ask: _Ask) -> list[Claim] | None:
+        """
+        Claim and mark in one step of both planes; None where the broker has nothing.
+
+        Of many, a part is on its way while the one before is taken in: a part that is
+        sent together with others is answered with them.
+        """
+        claims: list[Claim] = []
+        left, any_leases = limit, False
+        size = limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP)
+        coming: asyncio.Task[Taken] | None = self._send_take(joined, size, ask)
+        try:
+            while coming is not None:
+                taken = await coming
+                left -= size
+                coming = None
+                if left and len(taken.leases) == size:
+                    size = min(size, left)
+                    coming = self._send_take(joined, size, ask)
+                    # It goes out before this part is taken in.
+                    await asyncio.sleep(0)
+                if taken.leases:
+                    any_leases = True
+                    claims += await self._accept(taken, _Batch(ask))
+        except Exception as error:
+            if coming is not None:
+                coming.add_done_callback(partial(self._release_taken, ask))
+            if claims and isinstance(error, StorageError):
+                # What was taken before is worked; who claims next meets the error.
+                return claims
+            self._give_back(claims)
+            raise
+        return claims if any_leases else None
+
+    def _send_take(self, joined: JoinedPlanes, limit: int, ask: _Ask) -> asyncio.Task[Taken]:
+        taking = self._taking.take(
+            joined,
+            ask.queue,
+            owner=ask.worker,
+            lease_for=ask.lease_for,
+            limit=limit,
+            order=ask.order,
+            found_late=partial(self._take_late, ask),
+        )
+        return self._session.spawn(taking, name="oqron-take")
+
+    def _release_taken(self, ask: _Ask, task: asyncio.Task[Taken]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._session.spawn(self._take_late(ask, task.result()), name="oqron-release")
+
+    async def _take_late(self, ask: _Ask, taken: Taken) -> None:
+        self._give_back(await self._accept(taken, _Batch(ask)))
+
+    async def _accept(self, taken: Taken, batch: _Batch) -> list[Claim]:
+        batch.now = taken.now
+        pairs = [(lease, lease.id) for lease in taken.leases]
+        return await self._begin_all(pairs, taken.names, taken.results, batch)
+
+    # --- in a step of each plane ---
+
     async def _confirm(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
         """Confirm leases; of many, a part is on its way while the one before is taken in."""
         batch.now = await self._session.durable_time.now()
         if len(leases) < WORTH_DIVIDING:
             return await self._confirm_part(leases, batch)
-        found = await asyncio.gather(
-            *(self._confirm_part(part, attrs.evolve(batch, claims={})) for part in divided(leases)),
-            return_exceptions=True,
+        return await self._gathered(
+            [self._confirm_part(part, attrs.evolve(batch, claims={})) for part in divided(leases)]
         )
+
+    async def _confirm_part(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
+        pairs = await self._named(leases, batch)
+        marks = [self._mark(lease, job, batch, FRESH, first=True) for lease, job in pairs]
+        results = await self._write_marks([lease for lease, _ in pairs], marks)
+        return await self._begin_all(pairs, [mark.set["runId"] for mark in marks], results, batch)
+
+    # --- what both do with the answers ---
+
+    async def _gathered(self, parts: Sequence[Coroutine[Any, Any, list[Claim]]]) -> list[Claim]:
+        """Await parts of a claim side by side; where one fails, the others are given back."""
+        if len(parts) == 1:
+            return await parts[0]
+        found = await asyncio.gather(*parts, return_exceptions=True)
         claims: list[Claim] = []
         for part in found:
             if isinstance(part, BaseException):
@@ -166,13 +241,15 @@ class Claiming:
             claims += part
         return claims
 
-    async def _confirm_part(self, leases: Sequence[Lease], batch: _Batch) -> list[Claim]:
-        pairs = await self._named(leases, batch)
-        expect = {"status": "waiting", "startedAt": None}
-        marks = [self._mark(lease, job, batch, expect, first=True) for lease, job in pairs]
-        results = await self._write_marks([lease for lease, _ in pairs], marks)
+    async def _begin_all(
+        self,
+        pairs: Sequence[tuple[Lease, str]],
+        runs: Sequence[str],
+        results: Sequence[WriteResult],
+        batch: _Batch,
+    ) -> list[Claim]:
         try:
-            return await self._sort_out(pairs, marks, results, batch)
+            return await self._sort_out(pairs, runs, results, batch)
         except Exception:
             # What was begun has an attempt counted: it is given back, not lost.
             self._give_back(batch.claims.values())
@@ -185,15 +262,15 @@ class Claiming:
     async def _sort_out(
         self,
         pairs: Sequence[tuple[Lease, str]],
-        marks: Sequence[Patch],
+        runs: Sequence[str],
         results: Sequence[WriteResult],
         batch: _Batch,
     ) -> list[Claim]:
         others: list[tuple[Lease, str, Record | None]] = []
-        for (lease, job_id), mark, result in zip(pairs, marks, results, strict=True):
+        for (lease, job_id), run_id, result in zip(pairs, runs, results, strict=True):
             record = result.record
             if result.applied and record is not None:
-                await self._begin(lease, mark, record, batch)
+                await self._begin(lease, run_id, record, batch)
             else:
                 others.append((lease, job_id, record))
         if others:
@@ -204,9 +281,10 @@ class Claiming:
 
     async def _named(self, leases: Sequence[Lease], batch: _Batch) -> list[tuple[Lease, str]]:
         """Give each lease with its job; empty lanes are acknowledged."""
-        if batch.lanes is None:
+        lanes = batch.ask.lanes
+        if lanes is None:
             return [(lease, lease.id) for lease in leases]
-        heads = await batch.lanes.heads(leases)
+        heads = await lanes.heads(leases)
         empty = [lease for lease, head in zip(leases, heads, strict=True) if head is None]
         if empty:
             await self._session.ack_many(empty)
@@ -215,13 +293,13 @@ class Claiming:
         ]
 
     def _mark(
-        self, lease: Lease, job_id: str, batch: _Batch, expect: dict[str, Any], *, first: bool
+        self, lease: Lease, job_id: str, batch: _Batch, expect: Mapping[str, Any], *, first: bool
     ) -> Patch:
         return transitions.started(
             lease,
             job_id,
             run_id=uuid7(),
-            lease_ms=batch.ms,
+            lease_ms=batch.ask.ms,
             now=batch.now,
             expect=expect,
             first=first,
@@ -231,25 +309,22 @@ class Claiming:
         self, leases: Sequence[Lease], marks: Sequence[Patch]
     ) -> Sequence[WriteResult]:
         """Write claim marks; where no answer came, again, and know one's own."""
-        pause = _FIRST_PAUSE
-        for attempt in range(_TRIES):
-            try:
-                results = await self._session.durable.write(marks)
-            except UnavailableError:
-                if attempt == _TRIES - 1:
-                    # Nothing was confirmed, so nothing may run. Where a mark was
-                    # written all the same, its lease has to lapse first.
-                    await self._session.nack(leases)
-                    raise
-                await asyncio.sleep(pause)
-                pause *= 3
-                continue
-            if attempt:
+
+        async def once(tries: int) -> Sequence[WriteResult]:
+            results = await self._session.durable.write(marks)
+            if tries:
                 for mark, result in zip(marks, results, strict=True):
                     if not result.applied and _is_marked(mark, result.record):
                         result.applied = True
             return results
-        raise AssertionError  # the loop returns or raises
+
+        try:
+            return await patiently(once)
+        except UnavailableError:
+            # Nothing was confirmed, so nothing may run. Where a mark was written all
+            # the same, its lease has to lapse first.
+            await self._session.nack(leases)
+            raise
 
     async def _look_again(
         self, others: list[tuple[Lease, str, Record | None]], batch: _Batch
@@ -324,26 +399,27 @@ class Claiming:
                 continue
             if record.field("status") == "active":
                 await close_run_of(self._session, record, "failed", "lease lapsed", batch.now)
-            await self._begin(lease, mark, result.record, batch)
+            await self._begin(lease, mark.set["runId"], result.record, batch)
         return changed
 
-    async def _begin(self, lease: Lease, mark: Patch, record: Record, batch: _Batch) -> None:
+    async def _begin(self, lease: Lease, run_id: str, record: Record, batch: _Batch) -> None:
         try:
-            batch.claims[record.id] = self._start(lease, mark, record, batch)
+            batch.claims[record.id] = self._start(lease, run_id, record, batch)
         except CorruptRecordError:
             # One unreadable record must hold up neither the batch nor the queue.
             log.exception("a job cannot be read; it is put aside for a minute")
             await self._session.nack([lease], delay=_ASIDE_FOR)
 
-    def _start(self, lease: Lease, mark: Patch, record: Record, batch: _Batch) -> Claim:
+    def _start(self, lease: Lease, run_id: str, record: Record, batch: _Batch) -> Claim:
+        kind, lanes = batch.ask.kind, batch.ask.lanes
         attempt = record.integer("attemptMade", 1)
         run = self._session.recorder.start(
-            name=batch.kind.name or lease.queue,
-            module=batch.kind.module,
-            trigger=batch.kind.trigger,
+            name=kind.name or lease.queue,
+            module=kind.module,
+            trigger=kind.trigger,
             encoded_input=record.encoded("data"),
             started_at=batch.now,
-            run_id=mark.set["runId"],
+            run_id=run_id,
             attempt=attempt,
             job_id=record.id,
             queue_name=lease.queue,
@@ -351,10 +427,10 @@ class Claiming:
             came_from="waiting",
             reason="claimed",
         )
-        claim = Claim(record, lease, run, attempt, time.monotonic() + batch.ms / 1000)
+        claim = Claim(record, lease, run, attempt, time.monotonic() + batch.ask.ms / 1000)
         run.owner = weakref.ref(claim)
-        if batch.lanes is not None:
-            claim.then = batch.lanes.follow
+        if lanes is not None:
+            claim.then = lanes.follow
         self._claims.remember(claim)
         return claim
 
@@ -364,12 +440,23 @@ def _is_marked(mark: Patch, record: Record | None) -> bool:
     return record is not None and record.field("runId") == mark.set["runId"]
 
 
-@attrs.define(eq=False)
-class _Batch:
-    """What one claim has in hand."""
+@attrs.frozen
+class _Ask:
+    """What a caller asked for."""
 
+    queue: str
+    worker: str
+    lease_for: float
     ms: int
+    order: Order
     kind: RunKind
     lanes: Lanes | None
+
+
+@attrs.define(eq=False)
+class _Batch:
+    """What one step of a claim has in hand."""
+
+    ask: _Ask
     now: int = 0
     claims: dict[str, Claim] = attrs.field(factory=dict)

@@ -35,6 +35,7 @@ log: logging.Logger = logging.getLogger("oqron.runs")
 
 _BATCH: Final = 1000
 _TOUCH_MOST: Final = 10.0
+_GIVE_WAY: Final = 0.001
 
 
 class Recorder:
@@ -242,6 +243,9 @@ class Recorder:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            # Whoever ended these runs goes on with what others wait for: history is
+            # encoded while that is on its way.
+            await asyncio.sleep(_GIVE_WAY)
             try:
                 await self._round()
                 pause = 0.0

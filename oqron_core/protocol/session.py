@@ -6,44 +6,38 @@ import asyncio
 import logging
 import os
 import socket
-import time
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from oqron_core._codec import Json, canonical
+from oqron_core._codec import canonical
 from oqron_core._ids import uuid7
 from oqron_core.exceptions import (
     ClosedError,
     ConflictError,
-    InvalidValueError,
-    LeaseLostError,
     StorageError,
-    UnavailableError,
 )
-from oqron_core.planes.durable import DurablePlane, JoinedPlanes
+from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
+from oqron_core.planes.joined import JoinedPlanes
 from oqron_core.planes.values import Entry, Insert, Lease, Put, Write, WriteResult
 from oqron_core.protocol.coalesce import Coalescer
+from oqron_core.protocol.ends import Ends
 from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.options import Options
+from oqron_core.protocol.patience import patiently
 from oqron_core.protocol.recorder import Recorder
-from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import JOB, OPEN, shows
 
 
-__all__ = ["OWN_PREFIX", "Added", "Session", "Settlement", "side_by_side"]
+__all__ = ["OWN_PREFIX", "Added", "Session", "side_by_side"]
 
 log: logging.Logger = logging.getLogger("oqron.protocol")
 
 OWN_PREFIX: Final = "oqron:"
-_TRIES: Final = 4
-_FIRST_PAUSE: Final = 0.02
 _TRY_FOR: Final = 1.0
 _TRY_JOINED_FOR: Final = 5.0
-_TOGETHER: Final = 16
-"""So many jobs at most are completed in one atomic step: one refusal undoes all."""
 _BORN: Final = (
     "createdAt",
     "data",
@@ -54,38 +48,6 @@ _BORN: Final = (
     "correlationId",
 )
 """Fields of a job that nothing changes after it was added."""
-
-
-class Settlement:
-    """
-    An end on its way to the planes.
-
-    Attributes:
-        write: The guarded write.
-        lease: The lease that is acknowledged after it.
-        run: The run that ends with it, and its output, where both may be written in
-            one step; else None.
-        error: Why it was refused; None where it was not.
-    """
-
-    __slots__ = ("_end", "error", "lease", "run", "write")
-
-    def __init__(
-        self,
-        write: Write,
-        lease: Lease,
-        end: Callable[[WriteResult], LeaseLostError | None],
-        run: tuple[RunHandle, Json] | None = None,
-    ) -> None:
-        self.write: Write = write
-        self.lease: Lease = lease
-        self.run: tuple[RunHandle, Json] | None = run
-        self.error: LeaseLostError | None = None
-        self._end = end
-
-    def answered(self, result: WriteResult) -> None:
-        """Take the plane's answer: whatever ends with the job ends now."""
-        self.error = self._end(result)
 
 
 class Added:
@@ -132,9 +94,11 @@ class Session:
         hot_time: The hot plane's clock.
         durable_time: The durable plane's clock.
         recorder: The run history.
+        ends: The ends of jobs.
         joined: What both planes do in one step, where they are one store; else None.
         worker: The default name of who claims here.
         refused: How many writes were refused because a lease was lost.
+        atomic: Whether the durable plane writes all or none, over the whole scope.
         kept: What other parts of the protocol remember per storage, by a class of theirs.
     """
 
@@ -163,12 +127,10 @@ class Session:
             at_once=2,
         )
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
-        self._settles: Coalescer[Settlement, None] = Coalescer(
-            self._write_settles, then=self._ack_settled
-        )
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
         can = durable.capabilities
-        self._atomic = can.atomic and can.atomic_scope == "scope"
+        self.atomic: bool = can.atomic and can.atomic_scope == "scope"
+        self.ends: Ends = Ends(self)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -218,7 +180,7 @@ class Session:
         Raises:
             UnavailableError: No answer after several tries.
         """
-        return await self._write_patiently(writes, lambda: self.durable.write(writes, returning=()))
+        return await self.write_patiently(writes, lambda: self.durable.write(writes, returning=()))
 
     async def add_joined(
         self,
@@ -241,7 +203,7 @@ class Session:
             UnavailableError: No answer after several tries.
         """
         token = uuid7()
-        return await self._write_patiently(
+        return await self.write_patiently(
             inserts,
             lambda: joined.add(queue, inserts, entries, token=token),
             unanswered,
@@ -249,7 +211,7 @@ class Session:
             within=_TRY_JOINED_FOR,
         )
 
-    async def _write_patiently(
+    async def write_patiently(
         self,
         writes: Sequence[Write],
         write: Callable[[], Awaitable[Sequence[WriteResult]]],
@@ -257,25 +219,18 @@ class Session:
         *,
         within: float = _TRY_FOR,
     ) -> Sequence[WriteResult]:
-        pause = _FIRST_PAUSE
-        started = time.monotonic()
-        for attempt in range(_TRIES):
-            try:
-                results = await write()
-                await self._show_refusals(writes, results)
-            except UnavailableError:
-                if unanswered is not None:
-                    await unanswered()
-                late = time.monotonic() - started > within
-                if attempt == _TRIES - 1 or late or self._closed:
-                    raise
-                await asyncio.sleep(pause)
-                pause *= 3
-                continue
-            if attempt:
+        """Do *write*, which writes *writes*; as `write_many` for its answer."""
+
+        async def once(tries: int) -> Sequence[WriteResult]:
+            results = await write()
+            await self._show_refusals(writes, results)
+            if tries:
                 await self._own_up(writes, results)
             return results
-        raise AssertionError  # the loop returns or raises
+
+        return await patiently(
+            once, within=within, unanswered=unanswered, over=lambda: self._closed
+        )
 
     async def _show_refusals(self, writes: Sequence[Write], results: Sequence[WriteResult]) -> None:
         """Read what refused: seldom anything, so nothing is read of what did not."""
@@ -312,97 +267,31 @@ class Session:
         """Write one, in a flush shared with whoever writes at the same time."""
         return await self._writes.submit(write)
 
-    async def settle(self, settlement: Settlement) -> None:
-        """
-        Write the end of a job, then acknowledge its lease if it was applied.
-
-        Both in flushes shared with whoever settles at the same time. What follows
-        the answer here is done also where the caller is gone by then.
-
-        Raises:
-            LeaseLostError: What the settlement made of the answer.
-        """
-        await self._settles.submit(settlement)
-        if settlement.error is not None:
-            raise settlement.error
-
-    async def _write_settles(self, items: Sequence[Settlement]) -> Sequence[None]:
-        results = await self.write_ends([item.write for item in items], [i.run for i in items])
-        for item, result in zip(items, results, strict=True):
-            item.answered(result)
-        return [None] * len(items)
-
-    async def write_ends(
-        self, writes: Sequence[Write], runs: Sequence[tuple[RunHandle, Json] | None]
-    ) -> Sequence[WriteResult]:
-        """
-        Write ends of jobs; of a few, together with their runs in one atomic step.
-
-        So a process that dies right after a job was completed leaves its run behind.
-        What is many, or refused, is written as by `write_many`, and the runs follow.
-
-        Args:
-            writes: The guarded writes.
-            runs: The run of each, and its output; None for one that is to follow.
-        """
-        together = [run for run in runs if run is not None]
-        few = len(together) == len(writes) <= _TOGETHER
-        if few and self._atomic and await self._write_whole(writes, together):
-            return [WriteResult(applied=True) for _ in writes]
-        return await self.write_many(writes)
-
-    async def _write_whole(
-        self, writes: Sequence[Write], runs: Sequence[tuple[RunHandle, Json]]
-    ) -> bool:
-        """Write all, or nothing and give False."""
-        sealed: list[RunHandle] = []
-        inserts: list[Insert] = []
-        try:
-            for run, output in runs:
-                insert = self.recorder.insert(run, output)
-                if insert is None:
-                    return False
-                sealed.append(run)
-                inserts.append(insert)
-            await self.write_atomic([*writes, *inserts])
-            done, sealed = sealed, []
-        except (ConflictError, InvalidValueError):
-            return False
-        finally:
-            for run in sealed:
-                run.reopen()
-        await self.recorder.wrote(done)
-        return True
-
-    async def _ack_settled(self, items: Sequence[Settlement], _: Sequence[None]) -> None:
-        leases = [item.lease for item in items if item.error is None]
-        if leases:
-            await self.ack_many(leases)
-
-    async def write_atomic(self, writes: Sequence[Write]) -> None:
+    async def write_atomic(
+        self, writes: Sequence[Write], write: Callable[[], Awaitable[Any]] | None = None
+    ) -> None:
         """
         Write all or none; where no answer came, again.
+
+        *write* does it, where it is not the durable plane alone.
 
         Raises:
             ConflictError: A guard did not hold, and the records do not show that
                 the batch was done before.
             UnavailableError: No answer after several tries.
         """
-        pause = _FIRST_PAUSE
-        for attempt in range(_TRIES):
+
+        async def once(tries: int) -> None:
             try:
-                await self.durable.write(writes, atomic=True, returning=())
+                if write is None:
+                    await self.durable.write(writes, atomic=True, returning=())
+                else:
+                    await write()
             except ConflictError:
-                if attempt and await self.was_done(writes):
-                    return
-                raise
-            except UnavailableError:
-                if attempt == _TRIES - 1 or self._closed:
+                if not tries or not await self.was_done(writes):
                     raise
-                await asyncio.sleep(pause)
-                pause *= 3
-            else:
-                return
+
+        await patiently(once, over=lambda: self._closed)
 
     async def was_done(self, writes: Sequence[Write]) -> bool:
         """Say whether the records show that an unanswered atomic batch was done."""
@@ -619,7 +508,7 @@ class Session:
             return 0
         try:
             async with asyncio.timeout(timeout / 4):
-                await self._settles.drain()
+                await self.ends.drain()
                 await self._adds.drain()
                 await self._writes.drain()
                 await self._acks.drain()
@@ -627,7 +516,7 @@ class Session:
         except TimeoutError:
             log.warning("closing left writes unanswered")
         self._closed = True
-        for flushes in (self._settles, self._adds, self._writes, self._acks, self._publishes):
+        for flushes in (self.ends, self._adds, self._writes, self._acks, self._publishes):
             await flushes.close()
         for task in list(self._tasks):
             task.cancel()

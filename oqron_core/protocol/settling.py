@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from oqron_core._codec import Json, portable_value, readable_fields
@@ -20,11 +21,12 @@ from oqron_core.models._wire import structure
 from oqron_core.models.backoff import Backoff
 from oqron_core.models.job import Job
 from oqron_core.planes.checks import delay_ms, lease_ms
-from oqron_core.planes.values import Delete, Lease, Patch, Put, Write, WriteResult
+from oqron_core.planes.values import Patch, Put, Write, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.ends import Settlement
 from oqron_core.protocol.run_handle import describe_error
-from oqron_core.protocol.session import Session, Settlement, side_by_side
+from oqron_core.protocol.session import Session, side_by_side
 from oqron_core.protocol.transitions import JOB
 
 
@@ -37,9 +39,14 @@ WORTH_DIVIDING: Final = 50
 _PARTS: Final = 3
 
 
+def part_of(count: int) -> int:
+    """Give the size of the parts that so many jobs are divided into."""
+    return -(-count // _PARTS)
+
+
 def divided(items: Sequence[T]) -> list[Sequence[T]]:
     """Divide what is many into parts of about the same size."""
-    size = -(-len(items) // _PARTS)
+    size = part_of(len(items))
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -80,35 +87,16 @@ class Settling:
 
     async def complete(self, claim: Claim, output: Any) -> None:
         """Write the end, then acknowledge."""
-        encoded, refusal = self._output(output)
-        session = self._session
-        write = transitions.completed(
-            claim.lease,
-            claim.id,
-            encoded,
-            now=await self._settle_time(claim),
-            keep_for=session.completed_for(claim.lease.queue),
-        )
-
-        unsure = False
-
-        def end(result: WriteResult) -> LeaseLostError | None:
-            if unsure and isinstance(write, Delete) and result.record is None:
-                # An unanswered try of ours has ended the job, which then goes at once.
-                result.applied = True
-            return self._end_completed(claim, result, encoded, refusal)
-
-        async def settle() -> None:
-            nonlocal unsure
-            try:
-                run = None if refusal is not None else (claim.run, encoded)
-                await session.settle(Settlement(write, claim.lease, end, run))
-            except UnavailableError:
-                unsure = True
-                raise
-
-        await self._patiently(claim, settle)
+        settlement = self._completion(claim, output, await self._settle_time(claim))
+        await self._patiently(claim, partial(self._complete, settlement))
         await self._follow(claim)
+
+    async def _complete(self, settlement: Settlement) -> None:
+        try:
+            await self._session.ends.settle(settlement)
+        except UnavailableError:
+            settlement.unsure = True
+            raise
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         """Write many ends in one batch; False where the lease is lost."""
@@ -124,42 +112,32 @@ class Settling:
     async def _complete_part(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
         session = self._session
         now = await session.durable_time.now()
-        outputs = [self._output(output) for _, output in pairs]
-        writes = [
-            transitions.completed(
-                claim.lease,
-                claim.id,
-                encoded,
-                now=now,
-                keep_for=session.completed_for(claim.lease.queue),
-            )
-            for (claim, _), (encoded, _) in zip(pairs, outputs, strict=True)
-        ]
-        runs = [
-            None if refusal is not None else (claim.run, encoded)
-            for (claim, _), (encoded, refusal) in zip(pairs, outputs, strict=True)
-        ]
-        results = await session.write_ends(writes, runs)
-        done: list[bool] = []
-        leases: list[Lease] = []
-        for (claim, _), result, (encoded, refusal) in zip(pairs, results, outputs, strict=True):
-            lost = self._end_completed(claim, result, encoded, refusal)
-            done.append(lost is None)
-            if lost is None:
-                leases.append(claim.lease)
-        if leases:
-            await session.ack_many(leases)
+        settlements = [self._completion(claim, output, now) for claim, output in pairs]
+        await session.ends.settle_many(settlements)
+        done = [settlement.error is None for settlement in settlements]
         for (claim, _), ended in zip(pairs, done, strict=True):
             if ended:
                 await self._follow(claim)
         return done
+
+    def _completion(self, claim: Claim, output: Any, now: int) -> Settlement:
+        encoded, refusal = self._output(output)
+        write = transitions.completed(
+            claim.lease,
+            claim.id,
+            encoded,
+            now=now,
+            keep_for=self._session.completed_for(claim.lease.queue),
+        )
+        end = partial(self._end_completed, claim, encoded, refusal)
+        return Settlement(write, claim.lease, end, None if refusal else (claim.run, encoded))
 
     async def _follow(self, claim: Claim) -> None:
         if claim.then is not None:
             await claim.then(claim)
 
     def _end_completed(
-        self, claim: Claim, result: WriteResult, encoded: Json, refusal: str | None
+        self, claim: Claim, encoded: Json, refusal: str | None, result: WriteResult
     ) -> LeaseLostError | None:
         """End the run as the plane has answered; gives the error, if it is one."""
         if not result.applied and not self._is_repeated(claim, result, "completed"):

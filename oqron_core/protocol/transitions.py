@@ -20,6 +20,7 @@ from oqron_core.exceptions import InvalidValueError
 from oqron_core.models.backoff import Backoff
 from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.checks import check_instant, check_priority, delay_ms
+from oqron_core.planes.joined import Mark
 from oqron_core.planes.values import (
     KEEP,
     MISSING,
@@ -37,12 +38,14 @@ from oqron_core.planes.values import (
 __all__ = [
     "DLQ",
     "FINAL",
+    "FRESH",
     "JOB",
     "OPEN",
     "cancelled",
     "completed",
     "dead",
     "due_at",
+    "mark",
     "new_job",
     "released",
     "requeued",
@@ -60,6 +63,10 @@ FINAL: Final = frozenset({"completed", "failed", "cancelled"})
 """Statuses of jobs that have ended."""
 OPEN: Final = ("waiting", "delayed", "active")
 """Statuses of jobs that the broker should know."""
+
+FRESH: Final[Mapping[str, Any]] = {"status": "waiting", "startedAt": None}
+"""What is expected of a job that waits for its first attempt."""
+_ATTEMPT: Final[Mapping[str, int]] = {"attemptMade": 1}
 
 _TELLING: Final = ("status", "leaseToken", "runAt", "createdAt", "runId")
 """Fields that show whether a write was done."""
@@ -258,13 +265,10 @@ def started(
 ) -> Patch:
     """Build the claim mark: ``active``, with my token, one attempt more."""
     fields: dict[str, Any] = {
-        "status": "active",
+        **_begun(lease.owner, lease_ms),
         "leaseToken": lease.token,
-        "leaseMs": lease_ms,
-        "workerId": lease.owner,
         "runId": run_id,
         "processedOn": now,
-        "progressPercent": 0,
     }
     if first:
         fields["startedAt"] = now
@@ -272,9 +276,32 @@ def started(
         JOB + lease.queue,
         job_id,
         set=fields,
-        increment={"attemptMade": 1},
+        increment=_ATTEMPT,
         expect=expect,
     )
+
+
+def mark(queue: str, owner: str, lease_ms: int) -> Mark:
+    """Build the claim mark of jobs that wait for their first attempt, for any lease."""
+    return Mark(
+        JOB + queue,
+        token_field="leaseToken",  # noqa: S106 - the name of a field
+        name_field="runId",
+        now_fields=("processedOn", "startedAt"),
+        set=_begun(owner, lease_ms),
+        increment=_ATTEMPT,
+        expect=FRESH,
+    )
+
+
+def _begun(owner: str, lease_ms: int) -> dict[str, Any]:
+    """Give what all claim marks of a caller set."""
+    return {
+        "status": "active",
+        "leaseMs": lease_ms,
+        "workerId": owner,
+        "progressPercent": 0,
+    }
 
 
 def _mine(lease: Lease) -> dict[str, Any]:

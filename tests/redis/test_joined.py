@@ -5,16 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
 
+import attrs
 import pytest
 
 from oqron_core import JobSpec, open_storage
-from oqron_core.exceptions import InvalidValueError, UnavailableError
-from oqron_core.planes import Counts, Entry, Insert, JoinedPlanes, WriteResult
+from oqron_core.exceptions import ConflictError, InvalidValueError, UnavailableError
+from oqron_core.planes import (
+    Counts,
+    Delete,
+    Entry,
+    Insert,
+    JoinedPlanes,
+    Lease,
+    Mark,
+    Patch,
+    Query,
+    Settled,
+    Taken,
+    Write,
+    WriteResult,
+)
 from oqron_core.testing.contracts.base import fresh_scope
 from oqron_core.testing.servers import RedisServer
+
+
+T = TypeVar("T")
 
 
 def options(url: str, **more: Any) -> dict[str, Any]:
@@ -40,7 +58,7 @@ async def opened(url: str, **more: Any) -> AsyncIterator[Any]:
 class Unsure(JoinedPlanes):
     """Planes whose answer is lost, before or after the step was taken."""
 
-    def __init__(self, inner: JoinedPlanes, when: str, times: int) -> None:
+    def __init__(self, inner: Any, when: str, times: int) -> None:
         self.inner = inner
         self.when = when
         self.times = times
@@ -49,12 +67,28 @@ class Unsure(JoinedPlanes):
         self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
     ) -> Sequence[WriteResult]:
         """Forward, and lose some answers."""
+        return await self._unsure(self.inner.add(queue, inserts, entries, token=token))
+
+    async def claim(self, queue: str, mark: Mark, **options: Any) -> Taken:
+        """Likewise."""
+        return await self._unsure(self.inner.claim(queue, mark, **options))
+
+    async def settle(
+        self, queue: str, writes: Sequence[Write], leases: Sequence[Lease], *, atomic: bool = False
+    ) -> Settled:
+        """Likewise."""
+        return await self._unsure(self.inner.settle(queue, writes, leases, atomic=atomic))
+
+    async def _unsure(self, call: Coroutine[Any, Any, T]) -> T:
         fails = self.times > 0
         self.times -= 1
         if fails and self.when == "before":
+            call.close()
             raise UnavailableError("no answer")
-        results = await self.inner.add(queue, inserts, entries, token=token)
+        results = await call
         if fails:
+            # Where an answer is lost on its way, nothing is known to be answered.
+            self.inner._spent.clear()
             raise UnavailableError("no answer")
         return results
 
@@ -203,6 +237,7 @@ def test_an_id_of_the_callers_own_is_added_in_two_steps(redis: RedisServer) -> N
             made = await storage.jobs.add_many("q", [1, JobSpec(2, id="b"), 3])
             assert not any(job.duplicate for job in made)
             assert session.joined.times == 99
+            session.joined = session.joined.inner
             assert len(await storage.jobs.claim("q", limit=9)) == 4
 
     asyncio.run(main())
@@ -324,5 +359,413 @@ def test_planes_that_are_not_sisters_are_not_joined(redis: RedisServer, own_redi
             job = await wrapped.jobs.add("q", 1)
             assert job.published
             assert [claim.id for claim in await wrapped.jobs.claim("q")] == [job.id]
+
+    asyncio.run(main())
+
+
+# --- claiming ----------------------------------------------------------------------
+
+MARK = Mark(
+    "queue_job:q",
+    token_field="token",
+    name_field="name",
+    now_fields=("at", "first"),
+    set={"status": "active", "who": "me", "n": None},
+    increment={"tries": 1},
+    expect={"status": "waiting"},
+)
+
+
+async def put(storage: Any, *ids: str, publish: Sequence[str] = (), **more: Any) -> None:
+    """Write records that wait, and publish their ids and others."""
+    value = {"status": "waiting", "tries": 2, "n": 1, "kept": [1, {"a": "\u00e4"}], **more}
+    await storage.durable.write([Insert("queue_job:q", id_, value) for id_ in ids])
+    await storage.hot.broker.publish("q", [Entry(id_) for id_ in (*ids, *publish)])
+
+
+async def take(storage: Any, names: str, **more: Any) -> Taken:
+    """Claim with the mark of these tests."""
+    joined = storage.durable.joined(storage.hot)
+    said = {"owner": "w", "lease_for": 60, "limit": 9, "order": "fifo", **more}
+    return await joined.claim("q", MARK, names=names, now=await storage.durable.now(), **said)
+
+
+def test_what_is_leased_is_marked(redis: RedisServer) -> None:
+    """With its token, a name of its own and the instant; what refuses it is leased alone."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await put(storage, "a", "b", "c", publish=["gone"])
+            odd = Patch("queue_job:q", "b", set={"status": "cancelled"})
+            worse = Patch("queue_job:q", "c", set={"tries": "many"})
+            await storage.durable.write([odd, worse])
+            taken = await take(storage, "run-")
+            assert [lease.id for lease in taken.leases] == ["a", "b", "c", "gone"]
+            assert taken.names == ["run-0000", "run-0001", "run-0002", "run-0003"]
+            assert [bool(result) for result in taken.results] == [True, False, False, False]
+            for lease in taken.leases:
+                assert lease.owner == "w"
+                assert 0 < lease.expires_at - taken.now <= 60_000
+            marked, other, odd_one, gone = (result.record for result in taken.results)
+            assert marked.value == {
+                "status": "active",
+                "who": "me",
+                "n": None,
+                "tries": 3,
+                "kept": [1, {"a": "\u00e4"}],
+                "token": taken.leases[0].token,
+                "name": "run-0000",
+                "at": taken.now,
+                "first": taken.now,
+            }
+            assert marked.value == (await storage.durable.get("queue_job:q", ["a"]))[0].value
+            assert other.value["status"] == "cancelled"
+            assert odd_one.value["tries"] == "many"
+            assert gone is None
+            by_status = await storage.durable.count(Query(namespace="queue_job:q"), by="status")
+            assert by_status == {"active": 1, "cancelled": 1, "waiting": 1}
+            held = await storage.hot.broker.renew(taken.leases, lease_for=60)
+            assert held == [True] * 4
+            assert (await take(storage, "run2-")).leases == []
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_is_made_again_gives_what_it_took(redis: RedisServer) -> None:
+    """And nothing more; the records are given as they are by then."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await put(storage, "a", "b")
+            first = await take(storage, "run-", limit=1)
+            again = await take(storage, "run-", limit=1)
+            assert again.leases == first.leases
+            assert again.names == first.names
+            assert [result.applied for result in again.results] == [True]
+            assert again.results[0].record == first.results[0].record
+            (lease,) = first.leases
+            await storage.hot.broker.nack([lease])
+            await storage.durable.write([Patch("queue_job:q", "a", set={"name": "other"})])
+            last = await take(storage, "run-", limit=0)
+            assert last.leases == first.leases
+            assert [result.applied for result in last.results] == [False]
+            assert last.results[0].record.value["name"] == "other"
+            # One that took nothing is over as well once it was asked after.
+            assert (await take(storage, "other-", limit=0)).leases == []
+            assert (await take(storage, "other-")).leases == []
+            assert [x.id for x in (await take(storage, "third-")).leases] == ["a", "b"]
+
+    asyncio.run(main())
+
+
+def test_bad_claims_are_refused_before_anything_is_taken(redis: RedisServer) -> None:
+    """Names, limits, and guards that no mark may have."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await put(storage, "a")
+            for bad in (
+                {"owner": ""},
+                {"lease_for": 0},
+                {"limit": -1},
+                {"limit": 1001},
+                {"order": "any"},
+            ):
+                with pytest.raises(InvalidValueError):
+                    await take(storage, "run-", **bad)
+            joined = storage.durable.joined(storage.hot)
+            said = {"owner": "w", "lease_for": 60, "limit": 1, "order": "fifo"}
+            for mark in (
+                attrs.evolve(MARK, expect={"kept": [1]}),
+                attrs.evolve(MARK, set={"n": float("inf")}),
+                attrs.evolve(MARK, namespace=""),
+            ):
+                with pytest.raises(InvalidValueError):
+                    await joined.claim("q", mark, names="run-", now=0, **said)
+            with pytest.raises(InvalidValueError):
+                await joined.claim("", MARK, names="run-", now=0, **said)
+            assert (await storage.hot.broker.counts("q")).leased == 0
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_is_behind_takes_all_the_same(redis: RedisServer) -> None:
+    """The answer is there, so somebody waits for it."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await put(storage, "a")
+            joined = storage.durable.joined(storage.hot)
+            said = {"owner": "w", "lease_for": 60, "limit": 1, "order": "fifo"}
+            taken = await joined.claim("q", MARK, names="run-", now=1000, **said)
+            assert [lease.id for lease in taken.leases] == ["a"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("count", [1, 120])
+def test_a_claim_whose_answer_is_lost_loses_no_attempt(
+    redis: RedisServer, when: str, times: int, count: int
+) -> None:
+    """The next try has the same jobs, and a job with one attempt is worked."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await storage.jobs.add_many("q", [JobSpec(n, max_attempts=1) for n in range(count)])
+            session = storage._session
+            session.joined = Unsure(session.joined, when, times)
+            claims = await storage.jobs.claim("q", limit=500)
+            assert [claim.data for claim in claims] == [*range(count)]
+            assert {claim.attempt for claim in claims} == {1}
+            assert len({claim.run.id for claim in claims}) == count
+            await storage.jobs.complete_many([(claim, None) for claim in claims])
+            await storage.runs.flush()
+            kept = await storage.durable.count(
+                Query(kind="run", where=[("status", "=", "completed")])
+            )
+            assert kept == count
+
+    asyncio.run(main())
+
+
+def test_what_a_lost_claim_took_is_given_back(redis: RedisServer) -> None:
+    """Where no try is answered: the jobs come again soon, with their attempts."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await storage.jobs.add_many("q", [JobSpec(n, max_attempts=1) for n in range(5)])
+            session = storage._session
+            session.joined = Unsure(session.joined, "after", 6)
+            with pytest.raises(UnavailableError):
+                await storage.jobs.claim("q", limit=9, lease_for=300)
+            async with asyncio.timeout(30):
+                claims: list[Any] = []
+                while len(claims) < 5:
+                    claims += await storage.jobs.claim("q", limit=9, wait=5)
+            assert sorted(claim.data for claim in claims) == [*range(5)]
+            assert {claim.attempt for claim in claims} == {1}
+
+    asyncio.run(main())
+
+
+def test_a_server_that_was_frozen_takes_nothing_for_those_who_have_gone(
+    own_redis: RedisServer,
+) -> None:
+    """A claim that it finds in its socket later costs no attempt and no lease."""
+
+    async def main() -> None:
+        said = options(own_redis.url, redis={"url": own_redis.url, "timeout": 0.5})
+        with contextlib.ExitStack() as stack:
+            async with open_storage(**said) as storage:
+                await storage.jobs.add("q", 1, max_attempts=1)
+                await storage.durable.now()
+                stack.enter_context(own_redis.paused())
+                asked = [asyncio.ensure_future(storage.jobs.claim("q")) for _ in range(3)]
+                failed = await asyncio.gather(*asked, return_exceptions=True)
+                assert all(isinstance(error, UnavailableError) for error in failed)
+            await asyncio.sleep(1)
+        async with open_storage(**said) as storage:
+            (claim,) = await storage.jobs.claim("q")
+            assert claim.attempt == 1
+
+    asyncio.run(main())
+
+
+def test_what_claims_took_is_forgotten(own_redis: RedisServer) -> None:
+    """With the next calls, and all of it in time."""
+
+    async def main() -> None:
+        async with opened(own_redis.url) as storage:
+            await storage.jobs.add_many("q", [*range(50)])
+            for _ in range(60):
+                await storage.jobs.claim("q")
+        kept = [str(key) for key in own_redis.command("KEYS", "*taken*")]
+        assert 0 < len(kept) <= 8
+        for key in kept:
+            assert 0 < int(str(own_redis.command("PTTL", key))) <= 60_000
+
+    asyncio.run(main())
+
+
+def test_a_later_step_that_fails_keeps_what_was_taken(redis: RedisServer) -> None:
+    """Several steps of one claim: what the first ones took is delivered."""
+
+    class Failing(Unsure):
+        async def claim(self, queue: str, mark: Mark, **options: Any) -> Taken:
+            self.when = "later"
+            if self.times <= 0:
+                raise UnavailableError("no answer")
+            self.times -= 1
+            return await self.inner.claim(queue, mark, **options)
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await storage.jobs.add_many("q", [*range(700)])
+            session = storage._session
+            inner = session.joined
+            session.joined = Failing(inner, "later", 1)
+            claims = await storage.jobs.claim("q", limit=1000, lease_for=60)
+            session.joined = inner
+            claims += await storage.jobs.claim("q", limit=1000, lease_for=60)
+            assert [claim.data for claim in claims] == [*range(700)]
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_fails_in_the_middle_gives_all_back(redis: RedisServer) -> None:
+    """All that was begun, and what was on its way: these come again, with their attempts."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await storage.jobs.add_many("q", [JobSpec(n, max_attempts=1) for n in range(120)])
+            recorder = storage._session.recorder
+            start, begun = recorder.start, []
+
+            def fail(**said: Any) -> Any:
+                begun.append(said)
+                if len(begun) == 50:
+                    raise RuntimeError("a fault of ours")
+                return start(**said)
+
+            recorder.start = fail
+            with pytest.raises(RuntimeError):
+                await storage.jobs.claim("q", limit=120, lease_for=300)
+            recorder.start = start
+            claims: list[Any] = []
+            async with asyncio.timeout(30):
+                while len(claims) < 89:
+                    claims += await storage.jobs.claim("q", limit=120, wait=5)
+            # The part that failed is 40 to 79; what had not begun there has to lapse.
+            assert sorted(claim.data for claim in claims) == [*range(49), *range(80, 120)]
+            assert {claim.attempt for claim in claims} == {1}
+
+    asyncio.run(main())
+
+
+# --- ends --------------------------------------------------------------------------
+
+
+def end(id_: str, **more: Any) -> Patch:
+    """Give the end of a record that is active."""
+    return Patch("queue_job:q", id_, set={"status": "done", **more}, expect={"status": "active"})
+
+
+def test_what_is_applied_is_acknowledged(redis: RedisServer) -> None:
+    """Of each write and its lease both or none; other writes have no lease."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            joined = storage.durable.joined(storage.hot)
+            await put(storage, "a", "b", "c", "d")
+            leases = (await take(storage, "run-")).leases
+            await storage.durable.write([Patch("queue_job:q", "b", set={"status": "cancelled"})])
+            await storage.hot.broker.ack([leases[2]])
+            gone = Delete("queue_job:q", "d", expect={"status": "active"})
+            extra = Insert("runs", "r", {"status": "completed", "startedAt": 1})
+            writes = [end("a"), end("b"), end("c"), gone, extra]
+            settled = await joined.settle("q", writes, leases)
+            assert [result.applied for result in settled.results] == [True, False, True, True, True]
+            assert list(settled.acknowledged) == [True, False, False, True]
+            assert await storage.hot.broker.contains("q", ["a", "b", "c", "d"]) == [
+                False,
+                True,
+                False,
+                False,
+            ]
+            kept = await storage.durable.get("queue_job:q", ["a", "b", "c", "d"])
+            assert [None if r is None else r.value["status"] for r in kept] == [
+                "done",
+                "cancelled",
+                "done",
+                None,
+            ]
+            assert (await storage.durable.get("runs", ["r"]))[0] is not None
+            again = await joined.settle("q", writes, leases)
+            assert not any(again.results)
+            assert not any(again.acknowledged)
+            assert (await joined.settle("q", [], [])).results == []
+
+    asyncio.run(main())
+
+
+def test_an_atomic_end_is_whole(redis: RedisServer) -> None:
+    """One that is refused: nothing is written, nothing is acknowledged."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            joined = storage.durable.joined(storage.hot)
+            await put(storage, "a", "b")
+            leases = (await take(storage, "run-")).leases
+            run = Insert("runs", "r", {"status": "completed", "startedAt": 1})
+            other = Patch("queue_job:q", "b", set={"status": "x"}, expect={"status": "waiting"})
+            with pytest.raises(ConflictError) as caught:
+                await joined.settle("q", [end("a"), other, run], leases, atomic=True)
+            assert caught.value.index == 1
+            assert (await storage.hot.broker.counts("q")).leased == 2
+            kept = await storage.durable.get("queue_job:q", ["a", "b"])
+            assert [record.value["status"] for record in kept] == ["active", "active"]
+            assert await storage.durable.get("runs", ["r"]) == [None]
+            settled = await joined.settle("q", [end("a"), end("b"), run], leases, atomic=True)
+            assert all(settled.results)
+            assert list(settled.acknowledged) == [True, True]
+            assert (await storage.hot.broker.counts("q")).leased == 0
+
+    asyncio.run(main())
+
+
+def test_ends_of_many_steps(redis: RedisServer) -> None:
+    """More than one script takes: each lease with its own write."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            joined = storage.durable.joined(storage.hot)
+            ids = [f"{n:04d}" for n in range(700)]
+            await put(storage, *ids)
+            leases = (await take(storage, "run-", limit=1000)).leases
+            assert [lease.id for lease in leases] == ids
+            writes = [end(id_, text="x" * (n % 7) * 1000) for n, id_ in enumerate(ids)]
+            odd = Patch("queue_job:q", ids[333], set={"status": "cancelled"})
+            await storage.durable.write([odd])
+            settled = await joined.settle("q", writes, leases)
+            expected = [n != 333 for n in range(700)]
+            assert [result.applied for result in settled.results] == expected
+            assert list(settled.acknowledged) == expected
+            bad = [*writes[:699], end(ids[699], text=float("nan"))]
+            with pytest.raises(InvalidValueError):
+                await joined.settle("q", bad, leases)
+            with pytest.raises(InvalidValueError, match=r"expect\.kept"):
+                await joined.settle("q", [Delete("queue_job:q", "a", expect={"kept": [1]})], [])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("count", [1, 5, 120])
+@pytest.mark.parametrize("completed_for", [0, 60])
+def test_an_end_whose_answer_is_lost_is_an_end(
+    redis: RedisServer, when: str, times: int, count: int, completed_for: float
+) -> None:
+    """The next try knows its own, the lease is gone, and there is one run."""
+
+    async def main() -> None:
+        async with opened(redis.url, retention={"completed_for": completed_for}) as storage:
+            await storage.jobs.add_many("q", [*range(count)])
+            claims = await storage.jobs.claim("q", limit=500)
+            session = storage._session
+            session.joined = Unsure(session.joined, when, times)
+            if count == 1:
+                await storage.jobs.complete(claims[0], "done")
+            else:
+                ended = await storage.jobs.complete_many([(claim, "done") for claim in claims])
+                assert ended == [True] * count
+            await storage.runs.flush()
+            assert (await storage.hot.broker.counts("q")) == Counts(0, 0, 0, paused=False)
+            query = Query(kind="run", where=[("status", "=", "completed")])
+            assert await storage.durable.count(query) == count
+            kept = await storage.durable.count(Query(kind="job"))
+            assert kept == (count if completed_for else 0)
 
     asyncio.run(main())

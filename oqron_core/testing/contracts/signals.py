@@ -86,7 +86,11 @@ class SignalsContract(Contract):
 
         async with self.signals.subscribe(["nobody"]) as messages:
             await self.signals.publish("nobody", 2)
-            assert Signal("nobody", 2) == await next_of(messages)
+            found = await next_of(messages)
+            if found.message == {"x": 1}:
+                # Between the nodes of a store it may still have been on its way.
+                found = await next_of(messages)
+            assert Signal("nobody", 2) == found
 
     async def test_messages_come_back_equal(self) -> None:
         """Every portable value, 64 KiB included."""

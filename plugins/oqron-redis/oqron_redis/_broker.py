@@ -32,7 +32,18 @@ from oqron_redis._session import Session, chunks, flags
 from oqron_redis._wakes import Wakes
 
 
-__all__ = ["COUNTER_TTL_MS", "RedisBroker", "entry_words", "publish_head", "publish_keys"]
+__all__ = [
+    "COUNTER_TTL_MS",
+    "RedisBroker",
+    "claim_keys",
+    "claim_words",
+    "entry_words",
+    "lease_words",
+    "leases_of",
+    "publish_head",
+    "publish_keys",
+    "settle_keys",
+]
 
 COUNTER_TTL_MS: Final = 30 * 86_400_000
 """How long a token counter outlives its last use; a lost one goes on from the clock."""
@@ -129,30 +140,9 @@ class RedisBroker(Broker):
         if limit == 0:
             return []
         keys = self._session.keys.queue(queue)
-        places = (
-            keys.ready,
-            keys.delayed,
-            keys.leased,
-            keys.ids,
-            keys.counter,
-            keys.paused,
-            keys.nothing,
-        )
-        arguments = (limit, lease, owner.encode(), order.encode(), COUNTER_TTL_MS)
-        answer = await self._session.run("claim", places, arguments)
-        expires_at = int(answer[0])
-        return [
-            Lease(
-                queue,
-                answer[i].decode(),
-                owner,
-                int(answer[i + 1]),
-                expires_at,
-                int(answer[i + 2]),
-                int(answer[i + 3]),
-            )
-            for i in range(1, len(answer), 4)
-        ]
+        arguments = claim_words(limit, lease, owner, order)
+        answer = await self._session.run("claim", claim_keys(keys), arguments)
+        return leases_of(queue, owner, answer)
 
     async def wait(self, queues: Sequence[str], *, timeout: float) -> Sequence[str]:
         self._session.check_open()
@@ -187,20 +177,10 @@ class RedisBroker(Broker):
         calls, places = [], []
         for queue, indexes in by_queue.items():
             keys = self._session.keys.queue(queue)
-            used = (
-                keys.ready,
-                keys.delayed,
-                keys.leased,
-                keys.ids,
-                keys.wake,
-                keys.nothing,
-                keys.paused,
-            )
+            used = settle_keys(keys)
             head = (verb, span, priority, self._session.keys.wake_channel, keys.name)
             for step in chunks(indexes, _STEP):
-                arguments: list[bytes | int] = [*head]
-                for index in step:
-                    arguments += (leases[index].id.encode(), leases[index].token)
+                arguments = (*head, *lease_words([leases[index] for index in step]))
                 calls.append(self._session.run("settle", used, arguments))
                 places.append(step)
         answers = await self._session.gather(calls)
@@ -351,6 +331,62 @@ def publish_keys(session: Session, keys: QueueKeys) -> tuple[bytes, ...]:
         keys.paused,
         *_registry(session),
     )
+
+
+def claim_keys(keys: QueueKeys) -> tuple[bytes, ...]:
+    """Give the keys of the script that claims."""
+    return (
+        keys.ready,
+        keys.delayed,
+        keys.leased,
+        keys.ids,
+        keys.counter,
+        keys.paused,
+        keys.nothing,
+    )
+
+
+def claim_words(limit: int, lease: int, owner: str, order: Order) -> tuple[bytes | int, ...]:
+    """Give its arguments."""
+    return (limit, lease, owner.encode(), order.encode(), COUNTER_TTL_MS)
+
+
+def leases_of(queue: str, owner: str, answer: Sequence[Any]) -> list[Lease]:
+    """Read its answer."""
+    expires_at = int(answer[0])
+    return [
+        Lease(
+            queue,
+            answer[i].decode(),
+            owner,
+            int(answer[i + 1]),
+            expires_at,
+            int(answer[i + 2]),
+            int(answer[i + 3]),
+        )
+        for i in range(1, len(answer), 4)
+    ]
+
+
+def settle_keys(keys: QueueKeys) -> tuple[bytes, ...]:
+    """Give the keys of the script that renews, finishes and gives back."""
+    return (
+        keys.ready,
+        keys.delayed,
+        keys.leased,
+        keys.ids,
+        keys.wake,
+        keys.nothing,
+        keys.paused,
+    )
+
+
+def lease_words(leases: Sequence[Lease]) -> list[bytes | int]:
+    """Give what its arguments say of leases."""
+    words: list[bytes | int] = []
+    for lease in leases:
+        words += (lease.id.encode(), lease.token)
+    return words
 
 
 def publish_head(session: Session, keys: QueueKeys) -> tuple[bytes | int, ...]:

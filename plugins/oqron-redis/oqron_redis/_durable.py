@@ -40,12 +40,20 @@ from oqron_redis._query import Reader
 from oqron_redis._records import names_of, record_from, stored_of
 from oqron_redis._session import Session, chunks
 from oqron_redis._store import Store
-from oqron_redis._writes import STEP, Batch, Returning, group_steps, grouped, item_steps
+from oqron_redis._writes import (
+    MAX_ATOMIC,
+    STEP,
+    Batch,
+    Returning,
+    conflict_of,
+    group_steps,
+    grouped,
+    item_steps,
+)
 
 
 __all__ = ["RedisDurablePlane", "open_durable_plane"]
 
-_MAX_ATOMIC: Final = 10_000
 _AT_ONCE: Final = 2
 """How many steps of one batch are under way: one is prepared while the server has another."""
 _READ_STEP: Final = 100
@@ -77,7 +85,7 @@ class RedisDurablePlane(DurablePlane):
             durability=Durability.SERVER if facts is None else facts.durability,
             shared=True,
             max_batch=STEP,
-            max_atomic_batch=_MAX_ATOMIC,
+            max_atomic_batch=MAX_ATOMIC,
             max_value_bytes=session.context.max_value_bytes,
         )
 
@@ -122,8 +130,8 @@ class RedisDurablePlane(DurablePlane):
             return await self._send(steps, wanted)
         encode = self._encoder.encode
         items = [encode(write) for write in writes]
-        if atomic and len(items) > _MAX_ATOMIC:
-            reason = f"has {len(items)} writes; an atomic batch has at most {_MAX_ATOMIC}"
+        if atomic and len(items) > MAX_ATOMIC:
+            reason = f"has {len(items)} writes; an atomic batch has at most {MAX_ATOMIC}"
             raise InvalidValueError("writes", reason)
         if not items:
             return []
@@ -148,7 +156,8 @@ class RedisDurablePlane(DurablePlane):
         keys, arguments = batch.call(nothing, atomic=True)
         answer = await self._session.run("write", keys, arguments)
         if answer[0] == b"-1":
-            raise _conflict(items, int(answer[1]))
+            index = int(answer[1])
+            raise conflict_of(items[index].write, index)
         return batch.results(answer)
 
     async def _send(self, steps: Sequence[Sequence[Group]], wanted: Returning) -> list[WriteResult]:
@@ -253,10 +262,10 @@ class RedisDurablePlane(DurablePlane):
 
     def joined(self, hot: HotPlane) -> RedisJoinedPlanes | None:
         store = self._session.store
-        is_sister = isinstance(hot, RedisHotPlane) and hot.is_on(store)
-        if store.is_cluster or not is_sister or hot.scope != self.scope:
+        sister = hot.session_on(store) if isinstance(hot, RedisHotPlane) else None
+        if store.is_cluster or sister is None or hot.scope != self.scope:
             return None
-        return RedisJoinedPlanes(self._session, self._encoder)
+        return RedisJoinedPlanes(self._session, sister, self._encoder, self.get)
 
     async def query(self, query: Query) -> Page[Record]:
         self._session.check_open()
@@ -303,16 +312,6 @@ def _expect_texts(item: Item, stored: Sequence[bytes | None]) -> bool:
             item.arguments = [*item.arguments[:place], text, *item.arguments[place + 1 :]]
             changed = True
     return changed
-
-
-def _conflict(items: Sequence[Item], index: int) -> ConflictError:
-    write = items[index].write
-    verb = type(write).__name__.lower()
-    reason = (
-        f"write {index} of the atomic batch, the {verb} of {write.namespace}/{write.id}, "
-        "could not be applied; none was"
-    )
-    return ConflictError(reason, index)
 
 
 @asynccontextmanager

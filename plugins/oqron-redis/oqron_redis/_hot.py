@@ -63,9 +63,9 @@ class RedisHotPlane(HotPlane):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def is_on(self, store: Store) -> bool:
-        """Whether it is served by that connection."""
-        return self._session.store is store
+    def session_on(self, store: Store) -> Session | None:
+        """Give what it runs its steps with; None where that is another connection."""
+        return self._session if self._session.store is store else None
 
     async def now(self) -> int:
         return await self._session.now()

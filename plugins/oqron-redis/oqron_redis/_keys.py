@@ -116,6 +116,10 @@ class Keys:
         """Give the mark of a step over both planes that was done; it expires."""
         return self._durable + b"added:" + token.encode()
 
+    def taken(self, names: str) -> bytes:
+        """Give what a claim over both planes took; it expires."""
+        return self._durable + b"taken:" + names.encode()
+
     def records(self, namespace: str) -> bytes:
         """Give what stands before the id in the key of a record."""
         return self._durable + b"r:" + escape(namespace) + b":"

@@ -7,16 +7,18 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, TypeAlias, final
 
-from oqron_core.exceptions import InvalidValueError
+from oqron_core.exceptions import ConflictError, InvalidValueError
 from oqron_core.planes import Record, Write, WriteResult
 from oqron_redis._items import Encoder, Group, Item
 from oqron_redis._records import Fields, names_of, record_from, stored_of
 
 
 __all__ = [
+    "MAX_ATOMIC",
     "STEP",
     "Batch",
     "Returning",
+    "conflict_of",
     "group_steps",
     "grouped",
     "item_steps",
@@ -29,6 +31,8 @@ _MAX_ARGUMENTS: Final = 1_000_000
 _WORTH_SHARING: Final = 3
 STEP: Final = 250
 """How many writes a script applies at most, unless they are atomic."""
+MAX_ATOMIC: Final = 10_000
+"""How many an atomic batch has at most."""
 _STEP_BYTES: Final = 1024 * 1024
 _FAIR_BYTES: Final = 48 * 1024
 _FAIR_LEAST: Final = 16
@@ -218,6 +222,16 @@ class Batch:
             found = zip(wanted, reply[2][1:], strict=True)
             texts = {name: text for name, text in found if text is not None}
         return record_from(write.namespace, write.id, reply[1], texts, kind)
+
+
+def conflict_of(write: Write, index: int) -> ConflictError:
+    """Make the error for the write that kept an atomic batch from being applied."""
+    verb = type(write).__name__.lower()
+    reason = (
+        f"write {index} of the atomic batch, the {verb} of {write.namespace}/{write.id}, "
+        "could not be applied; none was"
+    )
+    return ConflictError(reason, index)
 
 
 def _is_applied(reply: Any) -> bool:
