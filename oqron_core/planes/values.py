@@ -33,6 +33,8 @@ __all__ = [
     "Counts",
     "Delete",
     "Entry",
+    "Filled",
+    "Form",
     "Health",
     "Insert",
     "Keep",
@@ -483,6 +485,47 @@ class Insert:
         _check_address(self)
         if self.expires_at is not None:
             _check_expiry(self.expires_at)
+
+
+@final
+class Form:
+    """
+    What the values of many inserts have in common.
+
+    A backend may encode it once: all values that are made of one form have its fields, in
+    its order, and differ in the open ones alone. None of it changes once it is made.
+
+    Attributes:
+        fields: The fields, those that are open among them.
+        open: The names of the open ones.
+    """
+
+    __slots__ = ("fields", "open")
+
+    def __init__(self, fields: Mapping[str, Any], open: Sequence[str]) -> None:  # noqa: A002
+        self.fields: Mapping[str, Any] = fields
+        self.open: tuple[str, ...] = tuple(open)
+
+    def fill(self, given: Mapping[str, Any]) -> Filled:
+        """Make a value; *given* has the open fields and no others."""
+        value = Filled(self.fields)
+        value.update(given)
+        value.form = self
+        return value
+
+
+@final
+class Filled(dict[str, Any]):
+    """
+    A value that was made of a form, and is not to be changed.
+
+    Attributes:
+        form: The form.
+    """
+
+    __slots__ = ("form",)
+
+    form: Form
 
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -30,6 +30,8 @@ _IN_FLIGHT: Final = 3
 _SLICE: Final = 250
 """How many jobs are made at a stretch, before others have their turn."""
 _TEMPLATES: Final = 256
+_ALIKE: Final = 8
+"""So many jobs of one specification are worth a form."""
 
 
 @attrs.define
@@ -112,11 +114,28 @@ class Adding:
         """Write one job, then publish it; calls at the same time share flushes."""
         if transaction is not None:
             return (await self.add_many(queue, [spec.data], [spec], transaction))[0]
+        now = await self._session.durable_time.now()
+        template = transitions.job_template(queue, spec, now=now)
+        return await self._add(template, spec.data, now)
+
+    async def add_plain(self, queue: str, data: Any, priority: int, max_attempts: int) -> Job:
+        """Do the same for a job that has nothing else of its own."""
+        now = await self._session.durable_time.now()
+        key = (queue, priority, max_attempts)
+        known = self._templates.get(key)
+        if known is None:
+            if len(self._templates) >= _TEMPLATES:
+                self._templates.clear()
+            spec = JobSpec(None, priority=priority, max_attempts=max_attempts)
+            known = transitions.job_template(queue, spec, now=now, many=True)
+            self._templates[key] = known
+        return await self._add(known, data, now)
+
+    async def _add(self, template: JobTemplate, data: Any, now: int) -> Job:
         session = self._session
-        now = await session.durable_time.now()
-        template = self._template(queue, spec, now)
-        encoded = encode(spec.data, "data", max_bytes=session.settings.max_value_bytes)
-        insert, delay, job = template.make(spec.data, encoded, now)
+        queue = template.queue
+        encoded = encode(data, "data", max_bytes=session.settings.max_value_bytes)
+        insert, delay, job = template.make(data, encoded, now)
         fate = await admit(session, queue)
         if fate == "skip":
             return skipped(job)
@@ -126,27 +145,14 @@ class Adding:
                 return (await self._existing(queue, [insert]))[0]
             await recheck_held(session, queue)
             return job
-        added = Added(queue, insert, job.priority, delay, given=spec.id is not None)
+        given = template.spec.id is not None
+        added = Added(queue, insert, job.priority, delay, given=given)
         await session.add(added)
         if not added.applied:
             return (await self._existing(queue, [insert]))[0]
         if not added.published:
             object.__setattr__(job, "published", False)
         return job
-
-    def _template(self, queue: str, spec: JobSpec, now: int) -> JobTemplate:
-        """Give the template of a job; of a plain one, the same as of those before."""
-        if not _is_plain(spec):
-            return transitions.job_template(queue, spec, now=now)
-        key = (queue, spec.priority, spec.max_attempts)
-        known = self._templates.get(key)
-        if known is None:
-            if len(self._templates) >= _TEMPLATES:
-                self._templates.clear()
-            # It must not hold on to the payload.
-            bare = attrs.evolve(spec, data=None)
-            known = self._templates[key] = transitions.job_template(queue, bare, now=now)
-        return known
 
     async def add_many(
         self,
@@ -186,7 +192,8 @@ class Adding:
     ) -> _Drafts:
         """Check and encode everything, before anything is written."""
         limit = self._session.settings.max_value_bytes
-        template = transitions.job_template(queue, specs[0], now=now)
+        alike = len(specs) >= _ALIKE and specs[0] is specs[_ALIKE - 1]
+        template = transitions.job_template(queue, specs[0], now=now, many=alike)
         drafts = _Drafts(data=list(data))
         for start in range(0, len(data), _CHUNK):
             with paused():
@@ -359,20 +366,6 @@ class Adding:
             object.__setattr__(job, "duplicate", True)
             jobs.append(job)
         return jobs
-
-
-def _is_plain(spec: JobSpec) -> bool:
-    """Whether nothing in it but the payload is the job's own."""
-    return (
-        spec.id is None
-        and spec.delay is None
-        and spec.run_at is None
-        and spec.backoff is None
-        and spec.correlation_id is None
-        and not spec.tags
-        and type(spec.priority) is int
-        and type(spec.max_attempts) is int
-    )
 
 
 async def _make(drafts: _Drafts, start: int, now: int) -> _Chunk:

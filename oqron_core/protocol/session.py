@@ -126,6 +126,7 @@ class Session:
             then=self._publish_added if self.joined is None else None,
             at_once=2,
         )
+        self._adding: dict[tuple[str, str], asyncio.Future[None]] = {}
         self._publishes: Coalescer[tuple[str, Entry], None] = Coalescer(self._publish)
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack)
         can = durable.capabilities
@@ -318,7 +319,21 @@ class Session:
         Raises:
             UnavailableError: The durable plane did not answer.
         """
-        await self._adds.submit(added)
+        if not added.given:
+            await self._adds.submit(added)
+            return
+        # Two of one id side by side could not be told apart where an answer is lost: who
+        # comes second is a duplicate as soon as the first is there.
+        place = (added.queue, added.insert.id)
+        while (before := self._adding.get(place)) is not None:
+            await asyncio.wait([before])
+            if not before.cancelled() and before.exception() is None:
+                return
+        future = self._adding[place] = self._adds.submit(added)
+        try:
+            await future
+        finally:
+            del self._adding[place]
 
     async def _write_added(self, items: Sequence[Added]) -> Sequence[None]:
         if self.joined is None:

@@ -25,6 +25,7 @@ from oqron_core.planes.values import (
     KEEP,
     MISSING,
     Delete,
+    Form,
     Insert,
     Keep,
     Lease,
@@ -128,7 +129,9 @@ class JobTemplate:
     Attributes:
         queue: The queue.
         spec: The specification.
+        namespace: Where its jobs are.
         value: The fields of the record; an id, a payload and an instant take their places.
+        form: The same, where many jobs are made of it; else None.
         common: The arguments of the model that are the same for all.
         tags: The tags.
         backoff: The rule of retries.
@@ -137,7 +140,9 @@ class JobTemplate:
 
     queue: str
     spec: JobSpec
+    namespace: str
     value: dict[str, Any]
+    form: Form | None
     common: dict[str, Any]
     tags: list[str]
     backoff: Backoff
@@ -157,10 +162,8 @@ class JobTemplate:
             The insert, the delay in milliseconds or None for ready, and the job.
         """
         job_id = uuid7() if self.spec.id is None else self.spec.id
-        value = self.value.copy()
-        value["id"] = job_id
-        value["data"] = encoded
-        value["createdAt"] = now
+        given = {"id": job_id, "data": encoded, "createdAt": now}
+        value = {**self.value, **given} if self.form is None else self.form.fill(given)
         # What a caller may change is a copy of its own.
         job = Job(
             id=job_id,
@@ -170,10 +173,10 @@ class JobTemplate:
             created_at=now,
             **self.common,
         )
-        return Insert(JOB + self.queue, job_id, value), self.delay, job
+        return Insert(self.namespace, job_id, value), self.delay, job
 
 
-def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
+def job_template(queue: str, spec: JobSpec, *, now: int, many: bool = False) -> JobTemplate:
     """
     Check a specification.
 
@@ -181,6 +184,7 @@ def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
         queue: The queue, already checked.
         spec: What is None has its default.
         now: The durable plane's time.
+        many: Whether many jobs will be made of it.
 
     Raises:
         InvalidValueError: Something in *spec* is not legal.
@@ -236,7 +240,8 @@ def job_template(queue: str, spec: JobSpec, *, now: int) -> JobTemplate:
         "correlation_id": spec.correlation_id,
     }
     delay = due - now if delayed and due is not None else None
-    return JobTemplate(queue, spec, value, common, tags, backoff, delay)
+    form = Form(value, ("id", "data", "createdAt")) if many else None
+    return JobTemplate(queue, spec, JOB + queue, value, form, common, tags, backoff, delay)
 
 
 def new_job(

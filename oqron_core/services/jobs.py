@@ -97,6 +97,19 @@ class Jobs:
         """
         self._session.check_open()
         refuse_topic_queue(check_name("queue", queue))
+        adding = self._orders.adding
+        is_plain = (
+            id is None
+            and delay is None
+            and run_at is None
+            and backoff is None
+            and not tags
+            and correlation_id is None
+            and transaction is None
+        )
+        # What is no int is refused by its specification.
+        if is_plain and type(priority) is type(max_attempts) is int:
+            return await adding.add_plain(queue, data, priority, max_attempts)
         spec = JobSpec(
             data,
             id=id,
@@ -108,7 +121,7 @@ class Jobs:
             tags=tags,
             correlation_id=correlation_id,
         )
-        return await self._orders.adding.add(queue, spec, transaction)
+        return await adding.add(queue, spec, transaction)
 
     async def add_many(
         self,

@@ -899,13 +899,15 @@ class AdversityContract(AdversityBase):
 
     @pytest.mark.parametrize("payloads", [("x", "y"), ("x", "x")], ids=["two", "one"])
     @pytest.mark.parametrize("how", ["add", "add_many"])
+    @pytest.mark.parametrize("nth", [1, 2])
     async def test_an_id_that_is_added_twice_is_one_job(
-        self, how: str, payloads: tuple[str, str]
+        self, how: str, nth: int, payloads: tuple[str, str]
     ) -> None:
         """Where the answer is lost, one add made it and the other finds it."""
         jobs = self.storage.jobs
         first, second = payloads
-        self.faults.fail("durable.write", when="after")
+        # Whichever write it is whose answer is lost, that of the second id as well.
+        self.faults.fail("durable.write", when="after", nth=nth)
         if how == "add_many":
             specs = [JobSpec(first, id="a"), JobSpec(second, id="a", delay=3600.0)]
             made = await jobs.add_many("q", specs)

@@ -12,6 +12,7 @@ from oqron_core.planes import (
     DEFAULT_MAX_VALUE_BYTES,
     MISSING,
     Delete,
+    Form,
     Insert,
     Patch,
     Put,
@@ -549,6 +550,57 @@ class RecordsContract(Contract):
         for name in "abc":
             assert (await self.value(name) or {})["f"] == {"b": [1, 2.5, "é"], "a": {}}
         assert [True] == await self.applied(Patch("n", "a", expect={"f": field}))
+
+    @pytest.mark.parametrize("count", [1, 30])
+    @pytest.mark.parametrize("namespace", ["custom", "queue_job:q", "topic_msg:t"])
+    async def test_values_of_one_form_are_written_as_others_are(
+        self, namespace: str, count: int
+    ) -> None:
+        """Whatever stands in it, and whether a field of it is open or not."""
+        fixed = {f"v{n}": value for n, value in enumerate(VALUES)}
+        fields = {
+            "id": None,
+            **fixed,
+            "status": "100 %s %% %b",
+            "% %s %(x)s": [],
+            "data": None,
+            "publishedAt": None,
+            "priority": 0,
+        }
+        form = Form(fields, ("id", "data", "publishedAt"))
+        payloads = [VALUES[n % len(VALUES)] for n in range(count)]
+        given = [
+            {"id": f"{n} %d", "data": payload, "publishedAt": n}
+            for n, payload in enumerate(payloads)
+        ]
+        ids = [f"{n}" for n in range(count)]
+        inserts = [
+            Insert(namespace, id_, form.fill(more)) for id_, more in zip(ids, given, strict=True)
+        ]
+        puts = [
+            Put(namespace, f"p{id_}", form.fill(more)) for id_, more in zip(ids, given, strict=True)
+        ]
+        results = await self.durable.write(inserts)
+
+        assert all(results)
+        assert all(await self.durable.write(puts))
+        assert not any(await self.durable.write(inserts))
+        for prefix in ("", "p"):
+            found = await self.durable.get(namespace, [prefix + id_ for id_ in ids])
+            for record, more in zip(found, given, strict=True):
+                assert record is not None
+                assert same({**fields, **more}, record.value)
+        for result, more in zip(results, given, strict=True):
+            assert same({**fields, **more}, result.value)
+        with pytest.raises(InvalidValueError, match="data"):
+            await self.durable.write(
+                [*inserts, Insert(namespace, "x", form.fill({**given[0], "data": {1}}))]
+            )
+        with pytest.raises(InvalidValueError, match=r"value\.odd"):
+            await self.durable.write(
+                [Insert(namespace, "x", Form({"odd": {1}, "id": 1}, ["id"]).fill({"id": 2}))]
+            )
+        assert [None] == [*await self.durable.get(namespace, ["x"])]
 
     async def test_what_is_written_and_read_is_a_copy(self) -> None:
         """Changing what was put or got changes nothing in the store."""

@@ -8,13 +8,15 @@ from itertools import groupby
 from typing import Any, Final, final
 
 from oqron_core.exceptions import InvalidValueError
-from oqron_core.planes import KEEP, Delete, Insert, Patch, Put, Write
+from oqron_core.planes import KEEP, Delete, Filled, Form, Insert, Patch, Put, Write
 from oqron_core.taxonomy import RecordKind, classify_namespace
 from oqron_redis._keys import Keys
 from oqron_redis._records import (
+    Layout,
     indexes_of,
     layout_of,
     names_of,
+    text_column,
     text_columns,
     texts_of,
 )
@@ -24,6 +26,7 @@ __all__ = ["Encoder", "Group", "Item", "Space"]
 
 _CONTAINERS: Final = (b"[", b"{")
 _WORTH_COLUMNS: Final = 8
+_FORMS: Final = 256
 
 
 @final
@@ -154,6 +157,51 @@ def _keys(space: Space, writes: Sequence[Write]) -> list[bytes]:
     return [prefix + write.id.encode() for write in writes]
 
 
+def _expiries(writes: Sequence[Any]) -> list[bytes]:
+    return [b"" if write.expires_at is None else b"%d" % write.expires_at for write in writes]
+
+
+@final
+class _KnownForm:
+    """
+    A form, encoded.
+
+    Attributes:
+        layout: Where its fields stand.
+        open: The open fields with their places.
+
+    Raises:
+        InvalidValueError: A value is not portable, or too large.
+    """
+
+    __slots__ = ("_frame", "_in_body", "_names", "_texts", "layout", "open")
+
+    def __init__(self, form: Form, kind: RecordKind, limit: int) -> None:
+        names = [*form.fields]
+        self.open = [(name, names.index(name)) for name in form.open]
+        places = frozenset(place for _, place in self.open)
+        self._names = names_of(tuple(names))
+        self._texts = texts_of({**form.fields, **dict.fromkeys(form.open)}, "value", limit)
+        self.layout: Layout = layout_of(kind, self._names)
+        self._frame = self.layout.frame(self._texts, places)
+        self._in_body = self.layout.in_body(places)
+
+    def columns(self, given: Mapping[int, Sequence[bytes]], count: int) -> list[Sequence[bytes]]:
+        """Give the bodies and what stands apart of many; *given* by the places of fields."""
+        frame = self._frame
+        rows = zip(*[given[place] for place in self._in_body], strict=True)
+        bodies = [frame % row for row in rows] if self._in_body else [frame % ()] * count
+        whole = [given.get(place) or [text] * count for place, text in enumerate(self._texts)]
+        return [bodies, *self.layout.rest(whole)]
+
+    def row(self, given: Mapping[int, Sequence[bytes]], number: int) -> dict[bytes, bytes]:
+        """Give the fields of one of them."""
+        texts = [*self._texts]
+        for place, column in given.items():
+            texts[place] = column[number]
+        return dict(zip(self._names, texts, strict=True))
+
+
 @final
 class Encoder:
     """
@@ -168,6 +216,7 @@ class Encoder:
         self._keys = keys
         self._limit = limit
         self._spaces: dict[str, Space] = {}
+        self._forms: dict[tuple[Form, RecordKind], _KnownForm] = {}
 
     def space(self, namespace: str) -> Space:
         """Give what is known of a namespace."""
@@ -185,11 +234,14 @@ class Encoder:
         Raises:
             InvalidValueError: As `encode` for the first write that it refuses.
         """
-        if len(writes) < _WORTH_COLUMNS:
+        if len(writes) < _WORTH_COLUMNS and not (writes and all(map(_form_of, writes))):
             return None
         groups: list[Group] = []
         for shape, run in groupby(writes, _shape):
             alike = [*run]
+            if shape is not None and type(shape[-1]) is Form:
+                groups.append(self._filled(shape[-1], alike))
+                continue
             if shape is None or len(alike) < _WORTH_COLUMNS:
                 return None
             group = self._patches(alike) if shape[0] is Patch else self._wholes(alike)
@@ -198,6 +250,29 @@ class Encoder:
             groups.append(group)
         return groups
 
+    def _filled(self, form: Form, writes: Sequence[Any]) -> Group:
+        """Encode records of one form: what they have in common was encoded before."""
+        first = writes[0]
+        space = self.space(first.namespace)
+        known = self._forms.get((form, space.kind))
+        if known is None:
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            known = self._forms[form, space.kind] = _KnownForm(form, space.kind, self._limit)
+        values = [write.value for write in writes]
+        columns = {
+            place: text_column(name, [value[name] for value in values], "value", self._limit)
+            for name, place in known.open
+        }
+        head = (b"I" if type(first) is Insert else b"P", first.namespace, known.layout.apart)
+        return Group(
+            head,
+            writes,
+            _keys(space, writes),
+            [_expiries(writes), *known.columns(columns, len(writes))],
+            partial(known.row, columns),
+        )
+
     def _wholes(self, writes: Sequence[Any]) -> Group:
         first = writes[0]
         space = self.space(first.namespace)
@@ -205,7 +280,7 @@ class Encoder:
         layout = layout_of(space.kind, names)
         texts = text_columns([write.value for write in writes], "value", self._limit)
         columns: list[Sequence[bytes]] = [
-            [b"" if write.expires_at is None else b"%d" % write.expires_at for write in writes],
+            _expiries(writes),
             layout.bodies(texts, len(writes)),
         ]
         columns += layout.rest(texts)
@@ -309,9 +384,16 @@ def _shape(write: Write) -> tuple[Any, ...] | None:
         )
     if kind is Insert or kind is Put:
         whole: Any = write
+        if type(whole.value) is Filled:
+            return (kind, whole.namespace, whole.value.form)
         if isinstance(whole.value, Mapping):
             return (kind, whole.namespace, *whole.value)
     return None
+
+
+def _form_of(write: Any) -> Form | None:
+    value = getattr(write, "value", None)
+    return value.form if type(value) is Filled else None
 
 
 def _patch_head(write: Patch) -> tuple[Any, ...]:

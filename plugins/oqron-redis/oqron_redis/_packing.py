@@ -14,12 +14,15 @@ from typing import Final
 
 __all__ = ["packed"]
 
-_HEADS: Final = [b"\r\n$%d\r\n" % size for size in range(1024)]
-"""What stands before a word of that many bytes, with the end of the one before it."""
+
+class _Heads(dict[int, bytes]):
+    """What stands before a word of so many bytes, with the end of the one before it."""
+
+    def __missing__(self, size: int) -> bytes:
+        return b"\r\n$%d\r\n" % size
 
 
-def _head(size: int) -> bytes:
-    return _HEADS[size] if size < len(_HEADS) else b"\r\n$%d\r\n" % size
+_head: Final = _Heads({size: b"\r\n$%d\r\n" % size for size in range(1024)}).__getitem__
 
 
 def packed(words: Sequence[bytes | int]) -> bytes:

@@ -9,7 +9,7 @@ apart from the start. See ``lua/_fields.lua``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar, final
 
@@ -37,6 +37,7 @@ __all__ = [
     "read_meta",
     "record_from",
     "stored_of",
+    "text_column",
     "text_columns",
     "texts_of",
     "time_part",
@@ -139,6 +140,22 @@ class Layout:
     def rest(self, texts: Sequence[_T]) -> list[_T]:
         """Give the texts of `apart`; likewise their columns."""
         return [texts[place] for place in self._apart]
+
+    def frame(self, texts: Sequence[bytes], open: frozenset[int]) -> bytes:  # noqa: A002
+        """
+        Give a body as a pattern for ``%``, with a ``%b`` for each text that is open.
+
+        Args:
+            texts: All texts.
+            open: The places of those that differ from record to record.
+        """
+        parts = [b"%b" if at in open else texts[at].replace(b"%", b"%%") for at in self._body]
+        return self._head.replace(b"%", b"%%") + b"\0".join(parts)
+
+    def in_body(self, places: Iterable[int]) -> list[int]:
+        """Give those of some places that stand in the body, in its order."""
+        wanted = set(places)
+        return [place for place in self._body if place in wanted]
 
     def bodies(self, columns: Sequence[Sequence[bytes]], count: int) -> list[bytes]:
         """Give the bodies of many records, from the columns of their texts."""
@@ -250,14 +267,15 @@ def text_columns(rows: Sequence[Mapping[str, Any]], path: str, limit: int) -> li
     """
     try:
         # No container per row: the collector would come and walk them all.
-        return [_column(name, [row[name] for row in rows], path, limit) for name in rows[0]]
+        return [text_column(name, [row[name] for row in rows], path, limit) for name in rows[0]]
     except InvalidValueError:
         for row in rows:
             texts_of(row, path, limit)
         raise
 
 
-def _column(name: str, column: Sequence[Any], path: str, limit: int) -> Sequence[bytes]:
+def text_column(name: str, column: Sequence[Any], path: str, limit: int) -> Sequence[bytes]:
+    """Do the same for one column of many objects."""
     count = len(column)
     first = column[0]
     kind, kinds = type(first), len(set(map(type, column)))
