@@ -23,7 +23,14 @@ from oqron_core.taxonomy import Table
 from oqron_postgres._connection import PooledLink, PostgresConnection
 from oqron_postgres._hot_fields import check_hot
 from oqron_postgres._statements import COPIED
-from oqron_postgres._write import MAX_BATCH, MAX_STEP_BYTES, are_known, place_of, quick_document
+from oqron_postgres._write import (
+    MAX_BATCH,
+    MAX_STEP_BYTES,
+    are_known,
+    form_of,
+    place_of,
+    quick_document,
+)
 
 
 __all__ = ["COPY_FROM", "Copies", "Copy"]
@@ -83,12 +90,15 @@ class Copy:
         if len({*ids}) < len(ids) or any(write.namespace != namespace for write in inserts):
             return None
         is_hot = place_of(namespace)[1] is Table.RUNS
+        form = form_of(writes, max_bytes)
         rows: list[bytes] = []
         for write in inserts:
             value = write.value
-            if type(value) is not dict or not are_known(value):
-                return None
-            document = quick_document(value, value, max_bytes)
+            document = None
+            if form is not None:
+                document = form.document(value, max_bytes)
+            elif type(value) is dict and are_known(value):
+                document = quick_document(value, value, max_bytes)
             if document is None:
                 return None
             if is_hot:

@@ -20,9 +20,13 @@ import orjson
 
 from oqron_core.exceptions import ConflictError, InvalidValueError
 from oqron_core.planes import (
+    INT_MAX,
+    INT_MIN,
     KEEP,
     MISSING,
     Delete,
+    Filled,
+    Form,
     Insert,
     Json,
     Patch,
@@ -48,6 +52,7 @@ __all__ = [
     "Item",
     "Step",
     "are_known",
+    "form_of",
     "is_mixed",
     "lock_steps",
     "place_of",
@@ -173,6 +178,81 @@ def are_known(fields: Mapping[str, Any]) -> bool:
     return True
 
 
+class KnownForm:
+    """
+    A form, encoded.
+
+    Attributes:
+        form: The form.
+        same: All of it but its open fields, as a document.
+    """
+
+    __slots__ = ("_frame", "form", "same")
+
+    def __init__(self, form: Form, fields: Mapping[str, Any]) -> None:
+        self.form = form
+        self.same = dumps({name: field for name, field in fields.items() if name not in form.open})
+        parts = [
+            dumps(name).replace(b"%", b"%%")
+            + (b":%b" if name in form.open else b":" + dumps(field).replace(b"%", b"%%"))
+            for name, field in fields.items()
+        ]
+        self._frame = b"{" + b",".join(parts) + b"}"
+
+    def document(self, value: Mapping[str, Any], max_bytes: int) -> bytes | None:
+        """Give a whole value, checked; None for what needs a closer look."""
+        texts = [_quick_text(value[name]) for name in value if name in self.form.open]
+        if None in texts:
+            return None
+        data = self._frame % tuple(texts)
+        return None if len(data) > max_bytes else data
+
+    def rest_of(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the open fields of a value."""
+        return {name: value[name] for name in self.form.open}
+
+
+def _quick_text(value: Any) -> bytes | None:
+    """Give the JSON text of a plain value; None for what needs a closer look."""
+    kind = type(value)
+    if kind is int and INT_MIN <= value <= INT_MAX:
+        return b"%d" % value
+    if kind is Json and value.data[:1] in _CONTAINERS:
+        return cast("bytes", value.data)
+    if kind is str:
+        try:
+            data = orjson.dumps(value)
+        except TypeError:  # orjson's for a lone surrogate
+            return None
+        return None if b"\\u0000" in data else data
+    return b"null" if value is None else None
+
+
+@functools.lru_cache(maxsize=256)
+def known_form(form: Form, max_bytes: int, table: Table) -> KnownForm | None:
+    """Encode a form; None where something in it is refused, which a closer look will name."""
+    try:
+        fields = encode_fields({**form.fields, **dict.fromkeys(form.open)}, max_bytes=max_bytes)
+        if table is Table.RUNS:
+            check_hot(fields, "value")
+    except InvalidValueError:
+        return None
+    return KnownForm(form, fields)
+
+
+def form_of(writes: Sequence[Write], max_bytes: int) -> KnownForm | None:
+    """Give the form of which all values of a batch are; None where there is none."""
+    first = writes[0]
+    if not isinstance(first, (Insert, Put)) or type(first.value) is not Filled:
+        return None
+    form, namespace = first.value.form, first.namespace
+    for write in writes:
+        value = write.value if isinstance(write, (Insert, Put)) else None
+        if type(value) is not Filled or value.form is not form or write.namespace != namespace:
+            return None
+    return known_form(form, max_bytes, place_of(namespace)[1])
+
+
 class _Shape:
     """
     What the values of a batch have in common, which is sent once for all of them.
@@ -221,7 +301,9 @@ class _Shape:
         if not isinstance(write, (Insert, Put)):
             return None
         value = write.value
-        if type(value) is not dict or len(value) != self._size:
+        if type(value) is not dict and type(value) is not Filled:
+            return None
+        if len(value) != self._size:
             return None
         if write.namespace != self._namespace:
             return None
@@ -250,11 +332,27 @@ _SHAPE_NAMES: Final = 4
 """The fewest fields that are worth being sent apart."""
 
 
+def _shared(
+    writes: Sequence[Write], max_bytes: int
+) -> tuple[bytes, Sequence[Mapping[str, Any] | None]]:
+    """Give what all values have in common, as a document, and of each the rest or None."""
+    form = form_of(writes, max_bytes)
+    if form is not None:
+        return form.same, [form.rest_of(write.value) for write in writes]  # type: ignore[union-attr]  # as form_of has seen
+    shape = _Shape.of(writes, max_bytes)
+    rests = None if shape is None else shape.rests_of(writes)
+    if shape is None or rests is None:
+        return b"{}", [None] * len(writes)
+    return shape.same, rests
+
+
 def _encode_whole(
     index: int, write: Put | Insert, rest: Mapping[str, Any] | None, encoding: _Encoding
 ) -> Item:
     kind, table = place_of(write.namespace)
     fields = write.value if rest is None else rest
+    if type(fields) is Filled:
+        fields = dict(fields)
     row: dict[str, Any] = {
         "n": write.namespace,
         "k": kind.value,
@@ -430,16 +528,12 @@ class Batch:
                 run is not what it must be.
         """
         encoding = _Encoding(max_bytes, returning)
-        shape = _Shape.of(writes, max_bytes)
-        rests = None if shape is None else shape.rests_of(writes)
-        if shape is None or rests is None:
-            items = [_encode(index, write, None, encoding) for index, write in enumerate(writes)]
-            return cls(scope, book, returning, items, [None] * len(items))
+        same, rests = _shared(writes, max_bytes)
         items = [
             _encode(index, write, rest, encoding)
             for index, (write, rest) in enumerate(zip(writes, rests, strict=True))
         ]
-        return cls(scope, book, returning, items, [None] * len(items), same=shape.same)
+        return cls(scope, book, returning, items, [None] * len(items), same=same)
 
     def waves(self) -> Iterator[list[Item]]:
         """Cut into parts in which no record occurs twice, in order."""
