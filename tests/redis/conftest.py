@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,14 +18,14 @@ from oqron_core.testing.contracts.base import fresh_scope
 from oqron_redis import BACKEND, RedisSettings, open_durable, open_hot
 
 
-def _start(stack: contextlib.ExitStack, version: str) -> servers.RedisServer:
+def _find(version: str) -> Path:
     found = [path for name, path in servers.redis_binaries().items() if name.startswith(version)]
     if not found:
-        pytest.skip(f"no Redis {version} on this machine")
-    return stack.enter_context(servers.redis_server(binary=found[0]))
+        pytest.skip(f"no {version}* among the Redis and Valkey servers of this machine")
+    return found[0]
 
 
-VERSIONS = {"redis6": "6.2", "redis7": "7.", "redis8": "8."}
+VERSIONS = {"redis6": "6.2", "redis7": "7.", "redis8": "8.", "valkey": "valkey-"}
 if "OQRON_TEST_REDIS_URL" in os.environ:
     # It names the one server to test on.
     VERSIONS = {"given": ""}
@@ -36,8 +37,14 @@ def any_redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
     if not request.param:
         yield request.getfixturevalue("redis_url")
         return
-    with contextlib.ExitStack() as stack:
-        yield _start(stack, request.param).url
+    with servers.redis_server(binary=_find(request.param)) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def find_binary() -> Callable[[str], Path]:
+    """Give a function that finds the newest program of a version, or skips the test."""
+    return _find
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +62,23 @@ def own_redis() -> Iterator[servers.RedisServer]:
 
 
 @pytest.fixture(scope="session")
+def valkey() -> Iterator[servers.RedisServer]:
+    """Give a running Valkey."""
+    with servers.redis_server(binary=_find("valkey-")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[servers.RedisCluster]:
     """Give a running cluster of three nodes."""
     with servers.redis_cluster() as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster() -> Iterator[servers.RedisCluster]:
+    """Give a running cluster of three nodes of Valkey."""
+    with servers.redis_cluster(binary=_find("valkey-")) as nodes:
         yield nodes
 
 

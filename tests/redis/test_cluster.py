@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,12 @@ from oqron_core.exceptions import ConflictError, StorageError, UnavailableError
 from oqron_core.planes import Delete, Entry, Insert, Patch, Put, Query
 from oqron_core.testing import servers
 from oqron_core.testing.servers import RedisServer
+
+
+@pytest.fixture(params=["cluster", "valkey_cluster"], ids=["redis", "valkey"])
+def any_cluster(request: pytest.FixtureRequest) -> servers.RedisCluster:
+    """Give a cluster of Redis and one of Valkey in turn."""
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
 def owner_of(cluster: servers.RedisCluster, slot: int) -> RedisServer:
@@ -53,11 +61,11 @@ def move(cluster: servers.RedisCluster, slot: int) -> None:
         node.command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
 
-def test_queues_spread_over_the_nodes(open_planes: Any, cluster: servers.RedisCluster) -> None:
+def test_queues_spread_over_the_nodes(open_planes: Any, any_cluster: servers.RedisCluster) -> None:
     """And all of them are named and counted."""
 
     async def scenario() -> None:
-        async with open_planes(cluster.url, cluster=True) as planes:
+        async with open_planes(any_cluster.url, cluster=True) as planes:
             broker = planes.hot.broker
             names = [f"queue-{n}" for n in range(30)]
             for name in names:
@@ -70,15 +78,17 @@ def test_queues_spread_over_the_nodes(open_planes: Any, cluster: servers.RedisCl
             assert await broker.queues() == []
 
     asyncio.run(scenario())
-    sizes = [node.command("DBSIZE") for node in cluster.nodes]
+    sizes = [node.command("DBSIZE") for node in any_cluster.nodes]
     assert all(int(size) > 0 for size in sizes)  # type: ignore[arg-type]
 
 
-def test_calls_follow_a_slot_that_moves(open_planes: Any, cluster: servers.RedisCluster) -> None:
+def test_calls_follow_a_slot_that_moves(
+    open_planes: Any, any_cluster: servers.RedisCluster
+) -> None:
     """Before, and after; nothing is lost and nobody has to open anew."""
 
     async def scenario() -> None:
-        async with open_planes(cluster.url, cluster=True) as planes:
+        async with open_planes(any_cluster.url, cluster=True) as planes:
             hot, durable = planes.hot, planes.durable
             await hot.broker.publish("q", [Entry(str(n)) for n in range(20)])
             held = await hot.broker.claim("q", owner="w", lease_for=60.0, limit=5)
@@ -87,7 +97,7 @@ def test_calls_follow_a_slot_that_moves(open_planes: Any, cluster: servers.Redis
                 hot.broker._session.keys.queue("q").ready,
                 durable._session.keys.records("n"),
             ):
-                await asyncio.to_thread(move, cluster, key_slot(place))
+                await asyncio.to_thread(move, any_cluster, key_slot(place))
             leases = await hot.broker.claim("q", owner="w", lease_for=60.0, limit=20)
             assert len(leases) == 15
             assert all(await hot.broker.ack([*held, *leases]))
@@ -101,12 +111,12 @@ def test_calls_follow_a_slot_that_moves(open_planes: Any, cluster: servers.Redis
 
 
 def test_any_records_of_a_scope_share_an_atomic_write(
-    open_planes: Any, cluster: servers.RedisCluster
+    open_planes: Any, any_cluster: servers.RedisCluster
 ) -> None:
     """As the capabilities say: all kinds, all namespaces, all or none."""
 
     async def scenario() -> None:
-        async with open_planes(cluster.url, cluster=True) as planes:
+        async with open_planes(any_cluster.url, cluster=True) as planes:
             durable = planes.durable
             assert durable.capabilities.atomic_scope == "scope"
             batch = [
@@ -127,12 +137,12 @@ def test_any_records_of_a_scope_share_an_atomic_write(
 
 @pytest.mark.parametrize("decode_responses", [True, False])
 def test_a_ready_cluster_client_serves(
-    open_planes: Any, cluster: servers.RedisCluster, decode_responses: bool
+    open_planes: Any, any_cluster: servers.RedisCluster, decode_responses: bool
 ) -> None:
     """Of either decoding."""
 
     async def scenario() -> None:
-        client = RedisCluster.from_url(cluster.url, decode_responses=decode_responses)
+        client = RedisCluster.from_url(any_cluster.url, decode_responses=decode_responses)
         async with open_planes(client=client) as planes:
             await planes.hot.broker.publish("q", [Entry("é")])
             (lease,) = await planes.hot.broker.claim("q", owner="w", lease_for=30.0)
@@ -144,12 +154,12 @@ def test_a_ready_cluster_client_serves(
 
 
 def test_a_cluster_that_was_not_declared_says_so(
-    open_planes: Any, cluster: servers.RedisCluster
+    open_planes: Any, any_cluster: servers.RedisCluster
 ) -> None:
     """The error names the setting, or the call is served by the node that has the slot."""
 
     async def scenario() -> None:
-        async with open_planes(cluster.url) as planes:
+        async with open_planes(any_cluster.url) as planes:
             refused = 0
             for n in range(30):
                 try:
@@ -164,7 +174,10 @@ def test_a_cluster_that_was_not_declared_says_so(
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_a_node_that_is_away_is_a_typed_error_and_then_served_again(open_planes: Any) -> None:
+@pytest.mark.parametrize("version", ["", "valkey-"], ids=["redis", "valkey"])
+def test_a_node_that_is_away_is_a_typed_error_and_then_served_again(
+    open_planes: Any, find_binary: Callable[[str], Path], version: str
+) -> None:
     """In bounded time, and the other nodes' queues go on as far as the cluster lets them."""
 
     async def scenario(cluster: servers.RedisCluster) -> None:
@@ -188,7 +201,7 @@ def test_a_node_that_is_away_is_a_typed_error_and_then_served_again(open_planes:
                         await asyncio.sleep(0.2)
             assert await broker.contains("q", ["3"]) == [True]
 
-    with servers.redis_cluster() as cluster:
+    with servers.redis_cluster(binary=find_binary(version)) as cluster:
         asyncio.run(scenario(cluster))
     # redis-py drops the connections of a discovery that failed without closing them:
     # they are collected here, and not in the middle of another test.

@@ -93,6 +93,15 @@ class TestForgetfulServer(TestRedis):
         monkeypatch.setattr(Lane, "call", call_forgotten)
 
 
+@pytest.mark.matrix
+class TestForgetfulValkey(TestForgetfulServer):
+    """A Valkey that has forgotten every script whenever it is called."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, valkey: servers.RedisServer) -> None:
+        self.url = valkey.url
+
+
 def _seen(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
         answer.exception()
@@ -111,3 +120,12 @@ class TestCluster(HotPlaneContract, DurablePlaneContract):
     def settings(self) -> dict[str, Any]:
         """Point at one node."""
         return {"url": self.url, "cluster": True}
+
+
+@pytest.mark.matrix
+class TestValkeyCluster(TestCluster):
+    """Three nodes of Valkey."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, valkey_cluster: servers.RedisCluster) -> None:
+        self.url = valkey_cluster.url

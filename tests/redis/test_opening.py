@@ -256,6 +256,24 @@ def test_an_old_server_is_refused() -> None:
     refuse(Facts(version="8.0.1", product="valkey", policy="noeviction"), RedisSettings())
 
 
+def test_a_valkey_is_known_by_its_own_name_and_version(
+    open_planes: Any, valkey: RedisServer
+) -> None:
+    """And not by those of the Redis that it says it is like; health and doctor say so."""
+
+    async def scenario() -> tuple[Any, bool, str]:
+        async with open_planes(valkey.url) as planes:
+            health = await planes.hot.check()
+        fine, sentence = await _checks()["redis version"](RedisSettings(url=valkey.url))
+        return health.details, fine, sentence
+
+    details, fine, sentence = asyncio.run(scenario())
+    assert details["product"] == "valkey"
+    assert f"valkey-{details['version']}" in servers.redis_binaries()
+    assert fine
+    assert sentence == f"Valkey {details['version']} (Redis 6.2 or later, or Valkey, is needed)."
+
+
 def test_a_server_that_is_away_fails_the_opening_or_degrades_it(own_redis: RedisServer) -> None:
     """Only the hot plane may start degraded, and it serves when the server is back."""
 
@@ -318,7 +336,8 @@ def test_a_client_that_was_handed_in_stays_open(open_planes: Any, redis: RedisSe
 
 @contextlib.asynccontextmanager
 async def _sentinel(master: RedisServer) -> AsyncIterator[RedisServer]:
-    with servers.redis_server(args=("--loglevel", "warning")) as spare:
+    args = ("--loglevel", "warning")
+    with servers.redis_server(binary=master.binary, args=args) as spare:
         spare.kill()
         config = spare.folder / "sentinel.conf"
         config.write_text(
@@ -337,7 +356,10 @@ async def _sentinel(master: RedisServer) -> AsyncIterator[RedisServer]:
             await process.wait()
 
 
-def test_sentinels_lead_to_the_master_and_to_its_successor(open_planes: Any) -> None:
+@pytest.mark.parametrize("version", ["", "valkey-"], ids=["redis", "valkey"])
+def test_sentinels_lead_to_the_master_and_to_its_successor(
+    open_planes: Any, find_binary: Callable[[str], Path], version: str
+) -> None:
     """After a failover the calls go to the new master, without opening anew."""
 
     async def scenario(master: RedisServer, replica: RedisServer) -> None:
@@ -358,7 +380,11 @@ def test_sentinels_lead_to_the_master_and_to_its_successor(open_planes: Any) -> 
                 await _until(lambda: planes.hot.broker.publish("q", [Entry("2")]))
             assert "role:master" in str(replica.command("INFO", "replication"))
 
-    with servers.redis_server() as master, servers.redis_server(replica_of=master) as replica:
+    binary = find_binary(version)
+    with (
+        servers.redis_server(binary=binary) as master,
+        servers.redis_server(binary=binary, replica_of=master) as replica,
+    ):
         asyncio.run(scenario(master, replica))
 
 

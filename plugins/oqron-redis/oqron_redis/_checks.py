@@ -26,6 +26,7 @@ __all__ = ["Facts", "add_checks", "health", "look_at", "refuse", "warn"]
 _log = logging.getLogger("oqron.redis")
 
 _OLDEST: Final = (6, 2)
+_NEEDED: Final = "Redis 6.2 or later, or Valkey, is needed"
 _SKEW: Final = 5.0
 _KEY: Final = b"oqron:{check}"
 
@@ -223,9 +224,9 @@ def _on_round_trip(facts: Facts) -> Verdict:
 def _on_version(facts: Facts) -> Verdict:
     version = _version(facts)
     if version is None:
-        return True, "The server does not say its version; 6.2 or later is needed."
+        return True, f"The server does not say its version; {_NEEDED}."
     fine = facts.product != "redis" or version >= _OLDEST
-    return fine, f"{facts.product.capitalize()} {facts.version} (6.2 or later is needed)."
+    return fine, f"{facts.product.capitalize()} {facts.version} ({_NEEDED})."
 
 
 def _on_policy(facts: Facts) -> Verdict:
