@@ -113,7 +113,7 @@ class Claiming:
             # A caller that is cancelled in the middle must neither leave leases nor
             # burn an attempt: the step runs to its end, and what nobody takes is
             # released.
-            task = self._session.spawn(self._claim_once(limit, _Batch(ask)), name="oqron-claim")
+            task = self._session.spawn(self._claim_once(limit, ask), name="oqron-claim")
             try:
                 claims: list[Claim] | None = await asyncio.shield(task)
             except asyncio.CancelledError:
@@ -125,16 +125,16 @@ class Claiming:
                 return claims
             # Everything was a leftover and is dropped now: look behind it.
 
-    async def _claim_once(self, limit: int, batch: _Batch) -> list[Claim] | None:
+    async def _claim_once(self, limit: int, ask: _Ask) -> list[Claim] | None:
         """Claim and confirm; None where the broker has nothing."""
-        ask = batch.ask
         joined = self._session.joined
-        if joined is not None and ask.lanes is None:
-            return await self._take_all(joined, limit, ask)
-        leases = await self._session.hot.broker.claim(
-            ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
-        )
-        return await self._confirm(leases, batch) if leases else None
+        with self._session.recorder.busy(claiming=True):
+            if joined is not None and ask.lanes is None:
+                return await self._take_all(joined, limit, ask)
+            leases = await self._session.hot.broker.claim(
+                ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
+            )
+            return await self._confirm(leases, _Batch(ask)) if leases else None
 
     def _release_unclaimed(self, task: asyncio.Task[list[Claim] | None]) -> None:
         if task.cancelled() or task.exception() is not None:

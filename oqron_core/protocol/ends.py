@@ -103,6 +103,10 @@ class Ends:
 
         Gives for each whether its lease is acknowledged.
         """
+        with self._session.recorder.busy():
+            return await self._write_ends(items)
+
+    async def _write_ends(self, items: Sequence[Settlement]) -> Sequence[bool]:
         session = self._session
         queue = items[0].lease.queue
         joined = session.joined

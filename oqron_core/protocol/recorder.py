@@ -15,7 +15,7 @@ import logging
 import threading
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final
 
@@ -35,7 +35,10 @@ log: logging.Logger = logging.getLogger("oqron.runs")
 
 _BATCH: Final = 1000
 _TOUCH_MOST: Final = 10.0
-_GIVE_WAY: Final = 0.001
+_TURNS: Final = 6
+"""How many turns of the loop somebody has who ended runs, to begin with a claim."""
+_GIVE_WAY: Final = 0.005
+"""How many seconds history waits for claims at most."""
 
 
 class Recorder:
@@ -90,6 +93,8 @@ class Recorder:
         # Often enough that a lost sign or two does not make a living run look dead.
         self._touch_every = min(_TOUCH_MOST, settings.stale_after / 4)
         self._closing = False
+        self._busy = 0
+        self._idle: asyncio.Future[bool] | None = None
 
     # --- handles ---
 
@@ -243,9 +248,6 @@ class Recorder:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            # Whoever ended these runs goes on with what others wait for: history is
-            # encoded while that is on its way.
-            await asyncio.sleep(_GIVE_WAY)
             try:
                 await self._round()
                 pause = 0.0
@@ -261,8 +263,45 @@ class Recorder:
                 await asyncio.sleep(pause)
                 self._wake.set()
 
+    async def _give_way(self) -> None:
+        """
+        Let whoever ended these runs claim the next jobs first.
+
+        Nobody waits for history. It is sent when they have their jobs, so that the plane
+        has it in hand while they are at work.
+        """
+        until = asyncio.get_running_loop().time() + _GIVE_WAY
+        turns = 0
+        while turns < _TURNS and (left := until - asyncio.get_running_loop().time()) > 0:
+            if not self._busy:
+                turns += 1
+                await asyncio.sleep(0)
+                continue
+            turns = 0
+            idle = self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait([idle], timeout=left)
+            if idle.done() and idle.result():
+                return
+
+    @contextlib.contextmanager
+    def busy(self, *, claiming: bool = False) -> Iterator[None]:
+        """Have history wait a little while jobs are ended or claimed."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            idle = self._idle
+            if not self._busy and idle is not None and not idle.done():
+                # After a claim there is work; after an end there may be a claim.
+                idle.set_result(claiming)
+
     async def _round(self) -> None:
-        await self.write_finished()
+        while self._finished:
+            await self._give_way()
+            async with self._writing:
+                if self._finished:
+                    await self._write_some()
         if self._timer is None:
             try:
                 await self._write_progress()
@@ -278,19 +317,21 @@ class Recorder:
         """
         async with self._writing:
             while self._finished:
-                with self.lock:
-                    batch = [
-                        self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))
-                    ]
-                try:
-                    await self._write_batch(batch)
-                except InvalidValueError:
-                    await self._write_one_by_one(batch)
-                except BaseException:
-                    with self.lock:
-                        self._finished.extendleft(reversed(batch))
-                    raise
-                await self._let_go(batch)
+                await self._write_some()
+
+    async def _write_some(self) -> None:
+        """Write a batch of finished runs; whoever writes holds the lock."""
+        with self.lock:
+            batch = [self._finished.popleft() for _ in range(min(_BATCH, len(self._finished)))]
+        try:
+            await self._write_batch(batch)
+        except InvalidValueError:
+            await self._write_one_by_one(batch)
+        except BaseException:
+            with self.lock:
+                self._finished.extendleft(reversed(batch))
+            raise
+        await self._let_go(batch)
 
     async def _write_one_by_one(self, batch: list[RunHandle]) -> None:
         """Write a batch that holds something refused: it must not cost the others."""

@@ -325,3 +325,60 @@ def test_what_waits_is_counted_to_zero(monkeypatch: pytest.MonkeyPatch, ends: st
 async def _none_waits(storage: Storage) -> bool:
     recorder = storage._session.recorder
     return not recorder.handles() and not recorder._dirty
+
+
+def test_history_gives_way_to_the_next_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has ended many jobs claims the next before history of the first is written."""
+
+    async def body(storage: Storage) -> None:
+        steps: list[str] = []
+        write, claim = type(storage.durable).write, type(storage.hot.broker).claim
+
+        async def noted(plane: Any, writes: Any, **said: Any) -> Any:
+            if any(one.namespace == "runs" for one in writes):
+                steps.append("history")
+            return await write(plane, writes, **said)
+
+        async def claimed(broker: Any, *args: Any, **said: Any) -> Any:
+            await asyncio.sleep(0.001)
+            found = await claim(broker, *args, **said)
+            steps.append("claim")
+            return found
+
+        monkeypatch.setattr(type(storage.durable), "write", noted)
+        monkeypatch.setattr(type(storage.hot.broker), "claim", claimed)
+        await storage.jobs.add_many("q", [*range(180)])
+        while claims := await storage.jobs.claim("q", limit=60):
+            await storage.jobs.complete_many([(claim, None) for claim in claims])
+        await storage.runs.flush()
+        assert steps == ["claim", "claim", "history"] + ["claim", "history"] * 2
+        assert 180 == await storage.durable.count(Query(namespace="runs"))
+
+    run(body)
+
+
+def test_history_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody always claims, or one claim is never answered."""
+
+    async def body(storage: Storage) -> None:
+        claim = type(storage.hot.broker).claim
+        stuck = asyncio.Event()
+
+        async def never(broker: Any, *args: Any, **said: Any) -> Any:
+            await stuck.wait()
+            return await claim(broker, *args, **said)
+
+        monkeypatch.setattr(type(storage.hot.broker), "claim", never)
+        claiming = asyncio.ensure_future(storage.jobs.claim("q"))
+        await asyncio.sleep(0.01)
+        handle = await storage.runs.start("r")
+        handle.finish(None)
+
+        async def is_there() -> bool:
+            return (await storage.durable.get("runs", [handle.id]))[0] is not None
+
+        await until(is_there)
+        stuck.set()
+        assert await claiming == []
+
+    run(body)

@@ -124,10 +124,9 @@ class Session:
         for wave in chunks(calls, at_once):
             futures: list[asyncio.Future[Any]] = []
             try:
+                # Each is on its way, and the server at work, while the next is packed.
                 for keys, arguments in wave:
                     futures.append(self.run(name, keys, arguments, again=again))
-                    # It is on its way, and the server at work, while the next is packed.
-                    await asyncio.sleep(0)
             except BaseException:
                 for future in futures:
                     future.cancel()
