@@ -88,8 +88,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_rich(what: RenderableType) -> None:
-    """Print what rich can draw on standard output, without blanks at line ends."""
-    _print(console(), what)
+    """
+    Print what rich can draw on standard output, without blanks at line ends.
+
+    What is piped is read by a program, or by a person with a width of their own: no word
+    of it is cut and no line is folded.
+    """
+    screen = console()
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = _WIDE
+    _print(screen, what)
 
 
 def _print(screen: Console, what: RenderableType) -> None:

@@ -30,7 +30,7 @@ def plan(invocation: Invocation, *, as_json: bool) -> None:
 
     A plane says only when it is open what it can do, so both are opened and closed
     again; nothing is written but the tables or the file of a store that has none.
-    Exit status 1 where one cannot be opened.
+    Exit status 1 where one cannot be opened, 2 where its settings are to blame.
     """
     plugins = discover(only=())
     settings = invocation.settings(plugins)
@@ -42,7 +42,10 @@ def plan(invocation: Invocation, *, as_json: bool) -> None:
     failed = [found for found in (made.hot, made.durable) if found.error is not None]
     if failed:
         said = [f"{found.plane} plane ({found.backend}): {found.error}" for found in failed]
-        raise click.ClickException("; ".join(said))
+        trouble = click.ClickException("; ".join(said))
+        if any(found.misconfigured for found in failed):
+            trouble.exit_code = click.UsageError.exit_code
+        raise trouble
 
 
 def _show(made: Plan) -> None:

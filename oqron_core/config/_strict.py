@@ -358,7 +358,9 @@ class Walk:
             if complete:
                 for name in missing:
                     if not any(line.startswith(f"{path}.{name}: ") for line in self.problems):
-                        self.report(f"{path}.{name}", "is required and not set", source)
+                        variable = f"OQRON_{path}__{name}".replace(".", "__").upper()
+                        reason = f"is required and not set; {variable} may hold it"
+                        self.report(f"{path}.{name}", reason, source)
             return ABSENT
         try:
             return cls(**values)

@@ -407,6 +407,16 @@ def test_control_characters_in_names_do_not_reach_the_terminal(invoke: Invoke) -
 # --- a store that stays ---------------------------------------------------------------
 
 
+def test_what_is_piped_is_neither_cut_nor_folded(on_redis: Invoke) -> None:
+    """Every value of a job stands in one line, however long it is."""
+    tags = [f"a-rather-long-label-{number:02d}" for number in range(12)]
+    args = [part for tag in tags for part in ("--tag", tag)]
+    assert 0 == on_redis("jobs", "add", "emails", "1", "--id", "long", *args).exit_code
+    lines = on_redis("jobs", "show", "emails", "long").stdout.splitlines()
+
+    assert any(", ".join(tags) in line for line in lines)
+
+
 def test_a_job_is_added_shown_counted_and_cancelled(on_redis: Invoke) -> None:
     """The payload comes back as it was typed, types included."""
     payload = {"to": "zoë@example.org", "n": [1, 1.5, True, None, [], {}], "big": 2**53 + 1}

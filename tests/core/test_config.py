@@ -850,8 +850,8 @@ def test_a_required_setting_that_is_missing_is_told_at_opening() -> None:
         structure_section(backend(Needy), {"size": "x"})
     assert [problem.partition(" [")[0] for problem in caught.value.problems] == [
         "mine.size: must be a whole number, not text (it is 'x')",
-        "mine.url: is required and not set",
-        "mine.token: is required and not set",
+        "mine.url: is required and not set; OQRON_MINE__URL may hold it",
+        "mine.token: is required and not set; OQRON_MINE__TOKEN may hold it",
     ]
 
 

@@ -204,3 +204,18 @@ def test_a_plane_that_does_not_open_says_nothing_and_the_other_one_does() -> Non
     assert {"hot"} == {item.plane for item in plan.features}
     assert ({}, ()) == (plan.durability, plan.losses)
     assert "no answer" == plan.document()["planes"][1]["error"]
+
+
+def test_settings_that_are_missing_are_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 2, as wrong settings are everywhere, and the variable is named."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("HOT", "memory"), ("DURABLE", "postgres")):
+        monkeypatch.setenv(f"OQRON_{name}", value)
+    monkeypatch.delenv("OQRON_MODE", raising=False)
+    monkeypatch.delenv("OQRON_POSTGRES__URL", raising=False)
+    result = CliRunner().invoke(cli, ["plan"])
+
+    assert 2 == result.exit_code
+    assert "postgres.url: is required and not set; OQRON_POSTGRES__URL may hold it" in result.stderr
