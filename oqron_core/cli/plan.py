@@ -21,6 +21,12 @@ __all__ = ["plan"]
 _STYLES: Final = {NATIVE: "green", EMULATED: "yellow", REFUSED: "red"}
 
 
+class _SettingsError(click.ClickException):
+    """Wrong settings are wrong usage."""
+
+    exit_code = click.UsageError.exit_code
+
+
 @click.command()
 @common_options
 @json_option
@@ -42,10 +48,8 @@ def plan(invocation: Invocation, *, as_json: bool) -> None:
     failed = [found for found in (made.hot, made.durable) if found.error is not None]
     if failed:
         said = [f"{found.plane} plane ({found.backend}): {found.error}" for found in failed]
-        trouble = click.ClickException("; ".join(said))
-        if any(found.misconfigured for found in failed):
-            trouble.exit_code = click.UsageError.exit_code
-        raise trouble
+        wrong = any(found.misconfigured for found in failed)
+        raise (_SettingsError if wrong else click.ClickException)("; ".join(said))
 
 
 def _show(made: Plan) -> None:

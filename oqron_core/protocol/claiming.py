@@ -15,6 +15,7 @@ import attrs
 
 from oqron_core._ids import uuid7
 from oqron_core.exceptions import (
+    ClosedError,
     CorruptRecordError,
     LeaseLostError,
     StorageError,
@@ -110,10 +111,11 @@ class Claiming:
         """Take leases, confirm them in the durable plane, start the runs."""
         ask = _Ask(queue, worker, lease_for, lease_ms(lease_for), order, kind, lanes)
         while True:
+            self._check_closing()
             # A caller that is cancelled in the middle must neither leave leases nor
             # burn an attempt: the step runs to its end, and what nobody takes is
             # released.
-            task = self._session.spawn(self._claim_once(limit, ask), name="oqron-claim")
+            task = self._session.spawn(self._claim_once(limit, ask), name="oqron-claim", brief=True)
             try:
                 claims: list[Claim] | None = await asyncio.shield(task)
             except asyncio.CancelledError:
@@ -121,9 +123,18 @@ class Claiming:
                 raise
             if claims is None:
                 return []
+            if claims and self._session.closing:
+                # Nobody could end them any more.
+                self._give_back(claims)
+                self._check_closing()
             if claims:
                 return claims
             # Everything was a leftover and is dropped now: look behind it.
+
+    def _check_closing(self) -> None:
+        if self._session.closing:
+            msg = "the storage is closing; it claims nothing more"
+            raise ClosedError(msg)
 
     async def _claim_once(self, limit: int, ask: _Ask) -> list[Claim] | None:
         """Claim and confirm; None where the broker has nothing."""
@@ -193,11 +204,13 @@ class Claiming:
             order=ask.order,
             found_late=partial(self._take_late, ask),
         )
-        return self._session.spawn(taking, name="oqron-take")
+        return self._session.spawn(taking, name="oqron-take", brief=True)
 
     def _release_taken(self, ask: _Ask, task: asyncio.Task[Taken]) -> None:
         if not task.cancelled() and task.exception() is None:
-            self._session.spawn(self._take_late(ask, task.result()), name="oqron-release")
+            self._session.spawn(
+                self._take_late(ask, task.result()), name="oqron-release", brief=True
+            )
 
     async def _take_late(self, ask: _Ask, taken: Taken) -> None:
         self._give_back(await self._accept(taken, _Batch(ask)))
@@ -257,7 +270,7 @@ class Claiming:
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            self._session.spawn(self._release_quietly(claim), name="oqron-release")
+            self._session.spawn(self._release_quietly(claim), name="oqron-release", brief=True)
 
     async def _sort_out(
         self,

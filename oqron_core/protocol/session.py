@@ -99,6 +99,7 @@ class Session:
         worker: The default name of who claims here.
         refused: How many writes were refused because a lease was lost.
         atomic: Whether the durable plane writes all or none, over the whole scope.
+        closing: Whether it has begun to close.
         kept: What other parts of the protocol remember per storage, by a class of theirs.
     """
 
@@ -133,9 +134,11 @@ class Session:
         self.atomic: bool = can.atomic and can.atomic_scope == "scope"
         self.ends: Ends = Ends(self)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._brief: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._closed = False
+        self.closing: bool = False
 
     def check_open(self) -> None:
         """
@@ -500,11 +503,18 @@ class Session:
 
     # --- life ---
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Start a task that ends with the storage at the latest."""
+    def spawn(
+        self, coroutine: Coroutine[Any, Any, Any], *, name: str, brief: bool = False
+    ) -> asyncio.Task[Any]:
+        """
+        Start a task that ends with the storage at the latest.
+
+        One that is *brief* is waited for when the storage closes.
+        """
         task = asyncio.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks = self._brief if brief else self._tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task
 
     async def open(self) -> None:
@@ -521,8 +531,12 @@ class Session:
         """
         if self._closed:
             return 0
+        self.closing = True
         try:
             async with asyncio.timeout(timeout / 4):
+                # A claim that is on its way has counted attempts: it is given back.
+                while self._brief:
+                    await asyncio.wait([*self._brief])
                 await self.ends.drain()
                 await self._adds.drain()
                 await self._writes.drain()
@@ -533,10 +547,11 @@ class Session:
         self._closed = True
         for flushes in (self.ends, self._adds, self._writes, self._acks, self._publishes):
             await flushes.close()
-        for task in list(self._tasks):
+        tasks = [*self._brief, *self._tasks]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout / 4)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout / 4)
         return await self.recorder.close(timeout / 2)
 
 

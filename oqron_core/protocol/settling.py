@@ -167,7 +167,7 @@ class Settling:
 
     async def _to_the_end(self, step: Coroutine[Any, Any, T]) -> T:
         """Run a step to its end also if its caller is cancelled in the middle."""
-        task = self._session.spawn(step, name="oqron-settle")
+        task = self._session.spawn(step, name="oqron-settle", brief=True)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

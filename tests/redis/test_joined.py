@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from oqron_core import JobSpec, open_storage
-from oqron_core.exceptions import ConflictError, InvalidValueError, UnavailableError
+from oqron_core.exceptions import ClosedError, ConflictError, InvalidValueError, UnavailableError
 from oqron_core.planes import (
     Counts,
     Delete,
@@ -639,6 +639,42 @@ def test_a_claim_that_fails_in_the_middle_gives_all_back(redis: RedisServer) -> 
                     claims += await storage.jobs.claim("q", limit=120, wait=5)
             # The part that failed is 40 to 79; what had not begun there has to lapse.
             assert sorted(claim.data for claim in claims) == [*range(49), *range(80, 120)]
+            assert {claim.attempt for claim in claims} == {1}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+@pytest.mark.parametrize("count", [1, 120])
+def test_a_claim_on_its_way_when_the_storage_closes_is_given_back(
+    redis: RedisServer, cancelled: bool, count: int
+) -> None:
+    """Whether or not its caller has gone: nobody could end the jobs any more."""
+
+    class Slow(Unsure):
+        async def claim(self, queue: str, mark: Mark, **options: Any) -> Taken:
+            taken = await self.inner.claim(queue, mark, **options)
+            self.times += 1
+            await asyncio.sleep(0.2)
+            return taken
+
+    async def main() -> None:
+        said = options(redis.url)
+        async with open_storage(**said) as storage:
+            jobs = [JobSpec(n, max_attempts=1) for n in range(count)]
+            await storage.jobs.add_many("q", jobs)
+            session = storage._session
+            session.joined = slow = Slow(session.joined, "later", 0)
+            claiming = asyncio.ensure_future(storage.jobs.claim("q", limit=500, lease_for=300))
+            while not slow.times:
+                await asyncio.sleep(0.001)
+            if cancelled:
+                claiming.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else ClosedError):
+            await claiming
+        async with open_storage(**said) as storage:
+            claims = await storage.jobs.claim("q", limit=500)
+            assert sorted(claim.data for claim in claims) == [*range(count)]
             assert {claim.attempt for claim in claims} == {1}
 
     asyncio.run(main())

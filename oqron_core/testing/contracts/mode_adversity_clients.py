@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import pytest
 
+from oqron_core import JobSpec
 from oqron_core.exceptions import ClosedError, LeaseLostError, OqronError, UnavailableError
 from oqron_core.planes import FixedWindow, Put, Scope
 from oqron_core.protocol.claims import Claim
@@ -424,6 +425,45 @@ class ClientAdversityContract(ServiceContract):
             assert 0 == await other.retention.prune()
 
             assert faults.names("durable.prune")
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("call", ["hot.broker.claim", "durable.write"])
+    @pytest.mark.parametrize("gone", [True, False])
+    @pytest.mark.parametrize("count", [1, 70])
+    async def test_a_claim_on_its_way_when_its_storage_closes_is_given_back(
+        self, call: str, *, gone: bool, count: int
+    ) -> None:
+        """Whether or not its caller has gone: the jobs come again, with their attempts."""
+        faults = Faults()
+        closed = asyncio.Event()
+
+        async def close(opened: Any, reached: asyncio.Event) -> None:
+            await reached.wait()
+            await opened.__aexit__(None, None, None)
+            closed.set()
+
+        specs = [JobSpec(n, max_attempts=1) for n in range(count)]
+        await self.storage.jobs.add_many("q", specs)
+        opened = self.open(faults)
+        other = await opened.__aenter__()
+        pause = faults.pause(call, when="after")
+        claiming = asyncio.ensure_future(other.jobs.claim("q", limit=100, lease_for=300.0))
+        closing = asyncio.ensure_future(close(opened, pause.reached))
+        await asyncio.wait_for(pause.reached.wait(), 20)
+        await asyncio.sleep(0)
+        if gone:
+            claiming.cancel()
+        await asyncio.sleep(0.02)
+        assert not closed.is_set()
+        pause.release()
+        await asyncio.wait_for(closing, 20)
+        with pytest.raises(asyncio.CancelledError if gone else ClosedError):
+            await claiming
+
+        claims = await self.storage.jobs.claim("q", limit=100)
+        assert [*range(count)] == sorted(claim.data for claim in claims)
+        assert {1} == {claim.attempt for claim in claims}
 
     # --- rates ------------------------------------------------------------------------------------
 
