@@ -15,7 +15,7 @@ import logging
 import threading
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final
 
@@ -437,12 +437,13 @@ class Recorder:
 
     def _due(self, *, all_of_it: bool) -> list[RunHandle]:
         """Give what has waited long enough: a run that ends before costs one write."""
-        dirty = islice(self._dirty.values(), _BATCH)
-        if all_of_it or self._loop is None:
-            return [handle for _, handle in dirty]
-        # Together with the pause between two looks: what changes is shown in time.
-        limit = self._loop.time() - 0.8 * self._look_every
-        return [handle for _, handle in takewhile(lambda one: one[0] <= limit, dirty)]
+        due: Iterable[tuple[float, RunHandle]] = islice(self._dirty.values(), _BATCH)
+        if not all_of_it and self._loop is not None:
+            # Together with the pause between two looks: what changes is shown in time.
+            limit = self._loop.time() - 0.8 * self._look_every
+            due = takewhile(lambda one: one[0] <= limit, due)
+        # One that is sealed may yet go on: nobody is told that it has ended.
+        return [handle for _, handle in due if not handle.ended]
 
     def _clean(self, handle: RunHandle) -> None:
         if handle.all_sent:
@@ -473,7 +474,7 @@ class Recorder:
         limit = self._loop.time() - self.settings.durable_after
         with self.lock:
             due = takewhile(lambda begun: begun[0] <= limit, self._young.values())
-            batch = [handle for _, handle in islice(due, _BATCH)]
+            batch = [handle for _, handle in islice(due, _BATCH) if not handle.ended]
             for handle in batch:
                 del self._young[handle.id]
             writes = [Insert(RUNS, handle.id, handle.to_wire()) for handle in batch]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from oqron_core import Query, Storage, UnavailableError, open_storage
-from oqron_core.planes import Insert
+from oqron_core import LeaseLostError, Query, Storage, UnavailableError, open_storage
+from oqron_core.planes import Insert, Patch
 from oqron_core.protocol.ending import close_run
 from oqron_core.testing.faults import Faults
 
@@ -382,3 +382,48 @@ def test_history_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
         assert await claiming == []
 
     run(body)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_an_end_that_is_being_written_is_told_to_nobody(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """It may be refused: until it is there the run is running, in history and live."""
+
+    async def body(storage: Storage) -> None:
+        recorder = storage._session.recorder
+        write = type(storage.durable).write
+        await storage.jobs.add("q", 1)
+        [claim] = await storage.jobs.claim("q")
+        claim.run.log("info", "at work")
+        seen: list[Any] = []
+
+        async def meanwhile(plane: Any, writes: Any, **said: Any) -> Any:
+            if said.get("atomic") and not seen:
+                # The writer comes by, and finds that it has run for long enough.
+                await recorder._write_progress(all_of_it=True)
+                row = (await plane.get("runs", [claim.run.id]))[0]
+                seen.append((row, await storage.hot.live.get(claim.run.id)))
+                if refused:
+                    job = Patch("queue_job:q", claim.id, set={"leaseToken": 1})
+                    await write(plane, [job])
+            return await write(plane, writes, **said)
+
+        monkeypatch.setattr(type(storage.durable), "write", meanwhile)
+        if refused:
+            with pytest.raises(LeaseLostError):
+                await storage.jobs.complete(claim, "late")
+        else:
+            await storage.jobs.complete(claim, "in time")
+        await storage.runs.flush()
+        assert seen == [(None, None)]
+        run = await storage.runs.get(claim.run.id)
+        assert run is not None
+        if refused:
+            assert (run.status, run.output) == ("failed", None)
+        else:
+            assert (run.status, run.output) == ("completed", "in time")
+        assert [entry["msg"] for entry in run.logs] == ["at work"]
+        assert await storage.hot.live.active() == []
+
+    run(body, runs={"durable_after": 0.0001})

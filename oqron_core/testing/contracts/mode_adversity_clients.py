@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import pytest
 
-from oqron_core import JobSpec
 from oqron_core.exceptions import ClosedError, LeaseLostError, OqronError, UnavailableError
+from oqron_core.models import JobSpec
 from oqron_core.planes import FixedWindow, Put, Scope
 from oqron_core.protocol.claims import Claim
 from oqron_core.storage import Storage
