@@ -137,9 +137,10 @@ class JoinedPlanes(ABC):
             order: As of `Broker.claim`.
             names: What the names of the leases begin with; four hexadecimal digits
                 follow, counted from 0. It names the call as well: where it had no answer,
-                the same call again, within a minute, takes nothing more, and gives what
-                the first has taken, with the records as they are now. With a limit of 0
-                nothing is taken, nor by a call of these names that comes in later.
+                the same call again takes nothing more, and gives what the first has
+                taken, with the records as they are now: for a minute, and for as long as
+                its leases last, up to an hour. With a limit of 0 nothing is taken, nor by a
+                call of these names that comes in later.
             now: What the clock of the durable plane says, as far as the caller knows. A
                 step that comes in when nobody can be waiting for its answer any more
                 takes nothing: a job whose claim was never seen has lost an attempt.

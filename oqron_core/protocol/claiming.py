@@ -123,7 +123,7 @@ class Claiming:
                 raise
             if claims is None:
                 return []
-            if claims and self._session.closing:
+            if claims and self._session.closing.is_set():
                 # Nobody could end them any more.
                 self._give_back(claims)
                 self._check_closing()
@@ -132,7 +132,7 @@ class Claiming:
             # Everything was a leftover and is dropped now: look behind it.
 
     def _check_closing(self) -> None:
-        if self._session.closing:
+        if self._session.closing.is_set():
             msg = "the storage is closing; it claims nothing more"
             raise ClosedError(msg)
 
@@ -142,10 +142,11 @@ class Claiming:
         with self._session.recorder.busy(claiming=True):
             if joined is not None and ask.lanes is None:
                 return await self._take_all(joined, limit, ask)
+            sent = time.monotonic()
             leases = await self._session.hot.broker.claim(
                 ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
             )
-            return await self._confirm(leases, _Batch(ask)) if leases else None
+            return await self._confirm(leases, _Batch(ask, sent)) if leases else None
 
     def _release_unclaimed(self, task: asyncio.Task[list[Claim] | None]) -> None:
         if task.cancelled() or task.exception() is not None:
@@ -169,21 +170,23 @@ class Claiming:
         """
         claims: list[Claim] = []
         left, any_leases = limit, False
+        # Leases that are shorter than the whole claim would be taken by its own parts.
+        until = time.monotonic() + ask.lease_for / 3
         size = limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP)
-        coming: asyncio.Task[Taken] | None = self._send_take(joined, size, ask)
+        coming: asyncio.Task[tuple[Taken, float]] | None = self._send_take(joined, size, ask)
         try:
             while coming is not None:
-                taken = await coming
+                taken, sent = await coming
                 left -= size
                 coming = None
-                if left and len(taken.leases) == size:
+                if left and len(taken.leases) == size and time.monotonic() < until:
                     size = min(size, left)
                     coming = self._send_take(joined, size, ask)
                     # It goes out before this part is taken in.
                     await asyncio.sleep(0)
                 if taken.leases:
                     any_leases = True
-                    claims += await self._accept(taken, _Batch(ask))
+                    claims += await self._accept(taken, sent, ask)
         except Exception as error:
             if coming is not None:
                 coming.add_done_callback(partial(self._release_taken, ask))
@@ -194,7 +197,9 @@ class Claiming:
             raise
         return claims if any_leases else None
 
-    def _send_take(self, joined: JoinedPlanes, limit: int, ask: _Ask) -> asyncio.Task[Taken]:
+    def _send_take(
+        self, joined: JoinedPlanes, limit: int, ask: _Ask
+    ) -> asyncio.Task[tuple[Taken, float]]:
         taking = self._taking.take(
             joined,
             ask.queue,
@@ -206,19 +211,26 @@ class Claiming:
         )
         return self._session.spawn(taking, name="oqron-take", brief=True)
 
-    def _release_taken(self, ask: _Ask, task: asyncio.Task[Taken]) -> None:
+    def _release_taken(self, ask: _Ask, task: asyncio.Task[tuple[Taken, float]]) -> None:
         if not task.cancelled() and task.exception() is None:
-            self._session.spawn(
-                self._take_late(ask, task.result()), name="oqron-release", brief=True
-            )
+            taken, sent = task.result()
+            late = self._take_late(ask, taken, sent)
+            self._session.spawn(late, name="oqron-release", brief=True)
 
-    async def _take_late(self, ask: _Ask, taken: Taken) -> None:
-        self._give_back(await self._accept(taken, _Batch(ask)))
+    async def _take_late(self, ask: _Ask, taken: Taken, sent: float) -> None:
+        self._give_back(await self._accept(taken, sent, ask))
 
-    async def _accept(self, taken: Taken, batch: _Batch) -> list[Claim]:
-        batch.now = taken.now
+    async def _accept(self, taken: Taken, sent: float, ask: _Ask) -> list[Claim]:
+        # What was left of the leases when the server answered; all end together.
+        left = taken.leases[0].expires_at - taken.now
+        batch = _Batch(ask, sent + (left - ask.ms) / 1000, taken.now)
         pairs = [(lease, lease.id) for lease in taken.leases]
-        return await self._begin_all(pairs, taken.names, taken.results, batch)
+        claims = await self._begin_all(pairs, taken.names, taken.results, batch)
+        if batch.deadline > time.monotonic():
+            return claims
+        # The answer came too late: others may have these jobs by now.
+        self._give_back(claims)
+        return []
 
     # --- in a step of each plane ---
 
@@ -269,6 +281,8 @@ class Claiming:
             raise
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
+        if self._session.closed:
+            return
         for claim in claims:
             self._session.spawn(self._release_quietly(claim), name="oqron-release", brief=True)
 
@@ -440,7 +454,7 @@ class Claiming:
             came_from="waiting",
             reason="claimed",
         )
-        claim = Claim(record, lease, run, attempt, time.monotonic() + batch.ask.ms / 1000)
+        claim = Claim(record, lease, run, attempt, batch.deadline)
         run.owner = weakref.ref(claim)
         if lanes is not None:
             claim.then = lanes.follow
@@ -450,7 +464,9 @@ class Claiming:
 
 def _is_marked(mark: Patch, record: Record | None) -> bool:
     """Say whether a record bears this claim mark: a run id is made only once."""
-    return record is not None and record.field("runId") == mark.set["runId"]
+    return record is not None and all(
+        record.field(name) == mark.set[name] for name in ("runId", "status", "leaseToken")
+    )
 
 
 @attrs.frozen
@@ -471,5 +487,12 @@ class _Batch:
     """What one step of a claim has in hand."""
 
     ask: _Ask
+    since: float
+    """From when the leases last, by the local monotonic clock, or a little earlier."""
     now: int = 0
     claims: dict[str, Claim] = attrs.field(factory=dict)
+
+    @property
+    def deadline(self) -> float:
+        """When they are over."""
+        return self.since + self.ask.ms / 1000

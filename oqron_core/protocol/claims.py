@@ -51,6 +51,7 @@ class Claim:
         "run",
         "settled",
         "then",
+        "unsure",
     )
 
     def __init__(
@@ -67,6 +68,8 @@ class Claim:
         """Whether someone called the job off; known as soon as the signal arrives."""
         self.lost: bool = False
         """Whether the lease is lost: it could not be renewed until it had lapsed."""
+        self.unsure: bool = False
+        """Whether its end was written, and had no answer."""
         self.settled: bool = False
         """Whether it was completed, failed or released."""
         self.then: Callable[[Claim], Awaitable[None]] | None = None

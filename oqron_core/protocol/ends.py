@@ -44,12 +44,14 @@ class Settlement:
         lease: Lease,
         end: Callable[[WriteResult], LeaseLostError | None],
         run: tuple[RunHandle, Json] | None = None,
+        *,
+        unsure: bool = False,
     ) -> None:
         self.write: Write = write
         self.lease: Lease = lease
         self.run: tuple[RunHandle, Json] | None = run
         self.error: LeaseLostError | None = None
-        self.unsure: bool = False
+        self.unsure: bool = unsure
         self._end = end
 
     def answered(self, result: WriteResult) -> None:

@@ -138,7 +138,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._closed = False
-        self.closing: bool = False
+        self.closing: asyncio.Event = asyncio.Event()
 
     def check_open(self) -> None:
         """
@@ -333,10 +333,15 @@ class Session:
             if not before.cancelled() and before.exception() is None:
                 return
         future = self._adding[place] = self._adds.submit(added)
-        try:
-            await future
-        finally:
+
+        def over(future: asyncio.Future[None]) -> None:
             del self._adding[place]
+            if not future.cancelled():
+                future.exception()
+
+        future.add_done_callback(over)
+        # It is under way also where the caller has gone.
+        await asyncio.shield(future)
 
     async def _write_added(self, items: Sequence[Added]) -> Sequence[None]:
         if self.joined is None:
@@ -531,7 +536,7 @@ class Session:
         """
         if self._closed:
             return 0
-        self.closing = True
+        self.closing.set()
         try:
             async with asyncio.timeout(timeout / 4):
                 # A claim that is on its way has counted attempts: it is given back.

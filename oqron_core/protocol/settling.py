@@ -30,7 +30,7 @@ from oqron_core.protocol.session import Session, side_by_side
 from oqron_core.protocol.transitions import JOB
 
 
-__all__ = ["WORTH_DIVIDING", "Settling", "divided"]
+__all__ = ["WORTH_DIVIDING", "Settling", "divided", "part_of"]
 
 T = TypeVar("T")
 
@@ -88,14 +88,14 @@ class Settling:
     async def complete(self, claim: Claim, output: Any) -> None:
         """Write the end, then acknowledge."""
         settlement = self._completion(claim, output, await self._settle_time(claim))
-        await self._patiently(claim, partial(self._complete, settlement))
+        await self._patiently(claim, partial(self._complete, claim, settlement))
         await self._follow(claim)
 
-    async def _complete(self, settlement: Settlement) -> None:
+    async def _complete(self, claim: Claim, settlement: Settlement) -> None:
         try:
             await self._session.ends.settle(settlement)
         except UnavailableError:
-            settlement.unsure = True
+            claim.unsure = settlement.unsure = True
             raise
 
     async def complete_many(self, pairs: Sequence[tuple[Claim, Any]]) -> list[bool]:
@@ -113,7 +113,12 @@ class Settling:
         session = self._session
         now = await session.durable_time.now()
         settlements = [self._completion(claim, output, now) for claim, output in pairs]
-        await session.ends.settle_many(settlements)
+        try:
+            await session.ends.settle_many(settlements)
+        except UnavailableError:
+            for claim, _ in pairs:
+                claim.unsure = True
+            raise
         done = [settlement.error is None for settlement in settlements]
         for (claim, _), ended in zip(pairs, done, strict=True):
             if ended:
@@ -130,7 +135,8 @@ class Settling:
             keep_for=self._session.completed_for(claim.lease.queue),
         )
         end = partial(self._end_completed, claim, encoded, refusal)
-        return Settlement(write, claim.lease, end, None if refusal else (claim.run, encoded))
+        run = None if refusal else (claim.run, encoded)
+        return Settlement(write, claim.lease, end, run, unsure=claim.unsure)
 
     async def _follow(self, claim: Claim) -> None:
         if claim.then is not None:
@@ -271,22 +277,30 @@ class Settling:
         A finished handler's result is worth waiting for: it was paid for.
         """
         pause = 0.1
+        refused = False
         while True:
             try:
                 return await step()
             except UnavailableError:
-                if not await self._keep(claim):
+                kept = await self._keep(claim)
+                if kept is None or (refused and not kept):
                     raise
+                if not kept:
+                    # The try that had no answer may have ended the job, and the lease
+                    # with it: once more tells.
+                    refused = True
+                    continue
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
 
-    async def _keep(self, claim: Claim) -> bool:
+    async def _keep(self, claim: Claim) -> bool | None:
+        """Renew the lease; None where there is no answer."""
         ms = claim.record.field("leaseMs")
         lease_for = ms / 1000 if isinstance(ms, int) else 30.0
         try:
             kept = await self._session.hot.broker.renew([claim.lease], lease_for=lease_for)
         except StorageError:
-            return False
+            return None
         return kept[0]
 
     def _is_repeated(self, claim: Claim, result: WriteResult, status: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 
@@ -24,8 +25,8 @@ __all__ = ["Taking"]
 log: logging.Logger = logging.getLogger("oqron.protocol")
 
 _TRY_FOR: Final = 1.0
-_KNOWN_FOR: Final = 50.0
-"""How long a claim is asked after that had no answer: less than its names are known."""
+_ASK_FOR: Final = 3600.0
+"""How long a claim is asked after at most that had no answer: as long as it is known."""
 _FIRST_LOOK: Final = 0.1
 _LOOK_EVERY: Final = 5.0
 _MARKS: Final = 1000
@@ -48,13 +49,18 @@ class Taking:
         lease_for: float,
         limit: int,
         order: Order,
-        found_late: Callable[[Taken], Awaitable[None]],
-    ) -> Taken:
+        found_late: Callable[[Taken, float], Awaitable[None]],
+    ) -> tuple[Taken, float]:
         """
         Lease and mark; where no answer came, the same again.
 
         What a call took whose answer never came has lost an attempt that nobody makes:
-        it is asked after for as long as its lease lasts, and given to *found_late*.
+        it is asked after for as long as its lease lasts, at most an hour and once more
+        when the storage closes, and given to *found_late*.
+
+        Returns:
+            What was taken, and when it was asked for, by the local monotonic clock: what
+            is left of the leases at ``Taken.now`` counts from there.
 
         Raises:
             UnavailableError: No answer after several tries.
@@ -63,8 +69,10 @@ class Taking:
         mark = self._mark(queue, owner, lease_ms(lease_for))
         names = uuid7_block()
 
-        async def ask(limit: int) -> Taken:
-            return await joined.claim(
+        async def ask(limit: int) -> tuple[Taken, float]:
+            now = await session.durable_time.now()
+            sent = time.monotonic()
+            taken = await joined.claim(
                 queue,
                 mark,
                 owner=owner,
@@ -72,19 +80,20 @@ class Taking:
                 limit=limit,
                 order=order,
                 names=names,
-                now=await session.durable_time.now(),
+                now=now,
             )
+            return taken, sent
 
         def is_over() -> bool:
             return session.closed
 
         try:
-            taken = await patiently(lambda _: ask(limit), within=_TRY_FOR, over=is_over)
+            return await patiently(lambda _: ask(limit), within=_TRY_FOR, over=is_over)
         except UnavailableError:
-            until = time.monotonic() + min(lease_for, _KNOWN_FOR)
-            session.spawn(_find_out(ask, found_late, until), name="oqron-claim-lost")
+            until = time.monotonic() + min(lease_for, _ASK_FOR)
+            lost = _find_out(ask, found_late, until, session.closing)
+            session.spawn(lost, name="oqron-claim-lost", brief=True)
             raise
-        return taken
 
     def _mark(self, queue: str, owner: str, ms: int) -> Mark:
         key = (queue, owner, ms)
@@ -97,21 +106,26 @@ class Taking:
 
 
 async def _find_out(
-    ask: Callable[[int], Awaitable[Taken]],
-    found_late: Callable[[Taken], Awaitable[None]],
+    ask: Callable[[int], Awaitable[tuple[Taken, float]]],
+    found_late: Callable[[Taken, float], Awaitable[None]],
     until: float,
+    closing: asyncio.Event,
 ) -> None:
     """Learn what a claim took that had no answer."""
     pause = _FIRST_LOOK
     while time.monotonic() < until:
-        await asyncio.sleep(pause)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(closing.wait(), pause)
         pause = min(2 * pause, _LOOK_EVERY)
+        last = closing.is_set()
         try:
-            taken = await ask(0)
+            taken, sent = await ask(0)
             if taken.leases:
-                await found_late(taken)
-        except UnavailableError:
-            continue
+                await found_late(taken, sent)
+        except UnavailableError as error:
+            if not last:
+                continue
+            log.debug("what a lost claim took will lapse: %s", error)
         except (StorageError, ClosedError) as error:
             log.debug("what a lost claim took will lapse: %s", error)
         return

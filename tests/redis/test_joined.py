@@ -88,6 +88,7 @@ class Unsure(JoinedPlanes):
         results = await call
         if fails:
             # Where an answer is lost on its way, nothing is known to be answered.
+            self.inner._doubt([*self.inner._spent])
             self.inner._spent.clear()
             raise UnavailableError("no answer")
         return results
@@ -578,13 +579,13 @@ def test_what_claims_took_is_forgotten(own_redis: RedisServer) -> None:
 
     async def main() -> None:
         async with opened(own_redis.url) as storage:
-            await storage.jobs.add_many("q", [*range(50)])
+            await storage.jobs.add_many("q", [*range(60)])
             for _ in range(60):
                 await storage.jobs.claim("q")
         kept = [str(key) for key in own_redis.command("KEYS", "*taken*")]
         assert 0 < len(kept) <= 8
         for key in kept:
-            assert 0 < int(str(own_redis.command("PTTL", key))) <= 60_000
+            assert 0 < int(str(own_redis.command("PTTL", key))) <= 120_000
 
     asyncio.run(main())
 
@@ -676,6 +677,99 @@ def test_a_claim_on_its_way_when_the_storage_closes_is_given_back(
             claims = await storage.jobs.claim("q", limit=500)
             assert sorted(claim.data for claim in claims) == [*range(count)]
             assert {claim.attempt for claim in claims} == {1}
+
+    asyncio.run(main())
+
+
+def test_what_an_unanswered_claim_took_is_known_until_it_expires(redis: RedisServer) -> None:
+    """Its try that had no answer may be on its way for long, behind those that had one."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            joined = storage.durable.joined(storage.hot)
+            await put(storage, "a", "b")
+            said = {"owner": "w", "lease_for": 60, "limit": 1, "order": "fifo"}
+
+            now = await storage.durable.now()
+
+            async def claim(names: str) -> list[str]:
+                taken = await joined.claim("q", MARK, names=names, now=now, **said)
+                return [lease.id for lease in taken.leases]
+
+            lost = asyncio.ensure_future(claim("run-"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            lost.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await lost
+            assert await claim("run-") == ["a"]
+            assert await claim("other-") == ["b"]
+            for _ in range(20):
+                assert await claim(f"more{_}-") == []
+            assert await claim("run-") == ["a"]
+
+    asyncio.run(main())
+
+
+def test_an_empty_claim_writes_nothing(own_redis: RedisServer) -> None:
+    """Whoever asks an empty queue again and again fills no file of the server's."""
+
+    async def main() -> None:
+        async with opened(own_redis.url) as storage:
+            await storage.jobs.claim("q")
+            before = str(own_redis.command("INFO", "persistence"))
+            for _ in range(20):
+                assert await storage.jobs.claim("q") == []
+            after = str(own_redis.command("INFO", "persistence"))
+
+        def changes(info: str) -> str:
+            return next(line for line in info.split() if line.startswith("rdb_changes"))
+
+        assert changes(before) == changes(after)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_a_claim_of_many_parts_does_not_take_its_own_jobs_again(
+    redis: RedisServer, max_attempts: int
+) -> None:
+    """Its leases may be shorter than all of it takes."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            jobs = [JobSpec("x" * 200_000, max_attempts=max_attempts) for _ in range(400)]
+            await storage.jobs.add_many("q", jobs)
+            claims = await storage.jobs.claim("q", limit=400, lease_for=0.2)
+            assert len({claim.id for claim in claims}) == len(claims)
+            assert len(await storage.dead_letters.query("q")) == 0
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_comes_too_late_is_not_handed_out(redis: RedisServer) -> None:
+    """Its lease is over: somebody else may have the job, or may get it."""
+
+    class Late(Unsure):
+        async def claim(self, queue: str, mark: Mark, **options: Any) -> Taken:
+            taken = await self.inner.claim(queue, mark, **options)
+            self.times += 1
+            if self.times == 1:
+                await asyncio.sleep(0.8)
+            return taken
+
+    async def main() -> None:
+        said = options(redis.url)
+        async with open_storage(**said) as one, open_storage(**said) as other:
+            await one.jobs.add("q", 1, max_attempts=3)
+            session = one._session
+            session.joined = Late(session.joined, "later", 0)
+            late = asyncio.ensure_future(one.jobs.claim("q", lease_for=0.3))
+            async with asyncio.timeout(20):
+                while not (mine := await other.jobs.claim("q", lease_for=60)):
+                    await asyncio.sleep(0.05)
+            assert await late == []
+            await other.jobs.complete(mine[0], "done")
 
     asyncio.run(main())
 
@@ -803,5 +897,57 @@ def test_an_end_whose_answer_is_lost_is_an_end(
             assert await storage.durable.count(query) == count
             kept = await storage.durable.count(Query(kind="job"))
             assert kept == (count if completed_for else 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("completed_for", [0, 60])
+@pytest.mark.parametrize("many", [True, False])
+def test_ends_that_a_frozen_server_has_written_are_ends(
+    own_redis: RedisServer, many: bool, completed_for: float
+) -> None:
+    """It did so when nobody waited any more, and acknowledged the leases with it."""
+
+    async def main() -> None:
+        said = options(
+            own_redis.url,
+            redis={"url": own_redis.url, "timeout": 1.2},
+            retention={"completed_for": completed_for},
+        )
+        async with open_storage(**said) as storage:
+            await storage.jobs.add_many("q", [*range(40)])
+            claims = await storage.jobs.claim("q", limit=40)
+            with own_redis.paused():
+                if many:
+                    ends = [storage.jobs.complete_many([(claim, "x") for claim in claims])]
+                else:
+                    ends = [storage.jobs.complete(claim, "x") for claim in claims]
+                ending = [asyncio.ensure_future(end) for end in ends]
+                await asyncio.sleep(1.8)
+            outcomes = await asyncio.gather(*ending, return_exceptions=True)
+            if many and isinstance(outcomes[0], UnavailableError):
+                # Said to be safe to repeat.
+                outcomes = [await storage.jobs.complete_many([(c, "x") for c in claims])]
+            assert outcomes == ([[True] * 40] if many else [None] * 40)
+            await storage.runs.flush()
+            query = Query(kind="run", where=[("status", "=", "completed")])
+            assert await storage.durable.count(query) == 40
+            assert await storage.durable.count(Query(kind="run")) == 40
+
+    asyncio.run(main())
+
+
+def test_few_are_completed_when_memory_is_short(own_redis: RedisServer) -> None:
+    """Who finishes work goes on, also where a run is written with the job."""
+
+    async def main() -> None:
+        async with opened(own_redis.url) as storage:
+            await storage.jobs.add_many("q", [*range(80)])
+            claims = await storage.jobs.claim("q", limit=80)
+            own_redis.command("CONFIG", "SET", "maxmemory", "1mb")
+            await storage.jobs.complete(claims[0], "x")
+            assert await storage.jobs.complete_many([(c, "x") for c in claims[1:10]]) == [True] * 9
+            assert await storage.jobs.complete_many([(c, "x") for c in claims[10:]]) == [True] * 70
+            own_redis.command("CONFIG", "SET", "maxmemory", "0")
 
     asyncio.run(main())

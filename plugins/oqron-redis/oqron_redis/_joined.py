@@ -50,6 +50,9 @@ __all__ = ["RedisJoinedPlanes"]
 
 _MARK_MS: Final = 60_000
 """How long a call is known to have been done: longer than anybody tries again."""
+_MARK_MOST: Final = 3_600_000
+"""A claim is asked after for as long as its leases last, but no longer than this."""
+_UNSURE: Final = 10_000
 _FORGET: Final = 8
 _MOST: Final = 1000
 _PREPARED: Final = 256
@@ -71,7 +74,16 @@ class RedisJoinedPlanes(JoinedPlanes):
         get: Reads records.
     """
 
-    __slots__ = ("_encoder", "_get", "_hot", "_marks", "_session", "_spent", "_under_way")
+    __slots__ = (
+        "_encoder",
+        "_get",
+        "_hot",
+        "_marks",
+        "_session",
+        "_spent",
+        "_under_way",
+        "_unsure",
+    )
 
     def __init__(self, session: Session, hot: Session, encoder: Encoder, get: Get) -> None:
         self._session = session
@@ -82,6 +94,9 @@ class RedisJoinedPlanes(JoinedPlanes):
         self._under_way: set[asyncio.Future[Any]] = set()
         # Of calls that were answered; the next one has them forgotten.
         self._spent: deque[bytes] = deque()
+        # Of calls that were not: one of them may be on its way for long, so what they
+        # did is known until it expires.
+        self._unsure: dict[bytes, None] = {}
 
     async def add(
         self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
@@ -116,9 +131,12 @@ class RedisJoinedPlanes(JoinedPlanes):
         self._under_way.update(futures)
         try:
             answers = await session.gather(futures)
+        except BaseException:
+            self._doubt(marks)
+            raise
         finally:
             self._under_way.difference_update(futures)
-        self._spent.extend(marks)
+        self._spend(marks)
         return [
             result
             for batch, answer in zip(batches, answers, strict=True)
@@ -157,20 +175,27 @@ class RedisJoinedPlanes(JoinedPlanes):
         )
         claim = claim_words(limit, lease, owner, check_order(order))
         patience = round(session.store.settings.timeout * 1000)
-        rest = (_MARK_MS, len(spent), b'"' + names.encode(), *prepared.words)
-        answer = await self._hot.run("take", places, (*claim, now + patience, *rest))
-        if len(answer) == 1:
-            # It is waited for all the same: the clock had moved.
-            late = int(answer[0]) + patience
-            answer = await self._hot.run("take", places, (*claim, late, *rest))
+        known_for = max(_MARK_MS, min(lease, _MARK_MOST)) + _MARK_MS
+        again = int(place in self._unsure)
+        rest = (known_for, again, len(spent), b'"' + names.encode(), *prepared.words)
+        try:
+            answer = await self._hot.run("take", places, (*claim, now + patience, *rest))
             if len(answer) == 1:
-                msg = "Redis was too busy to be asked in time"
-                raise UnavailableError(msg)
-        self._spent.append(place)
+                # It is waited for all the same: the clock had moved.
+                late = int(answer[0]) + patience
+                answer = await self._hot.run("take", places, (*claim, late, *rest))
+        except BaseException:
+            self._doubt([place])
+            raise
+        if len(answer) == 1:
+            msg = "Redis was too busy to be asked in time"
+            raise UnavailableError(msg)
         leases = leases_of(queue, owner, answer[1])
         given = [f"{names}{number:04x}" for number in range(len(leases))]
         if len(answer) == _TAKEN_NOW:
             results = [prepared.result(*pair) for pair in zip(leases, answer[2][1:], strict=True)]
+            if leases:
+                self._spend([place])
         else:
             results = await self._as_they_are(prepared, leases, given)
         return Taken(int(answer[0]), leases, given, results)
@@ -197,7 +222,8 @@ class RedisJoinedPlanes(JoinedPlanes):
         places = settle_keys(session.keys.queue(queue))
         batches = [Batch(self._encoder, step, ()) for step in steps]
         # All are built before any is sent, so a refusal comes before any write.
-        calls = [batch.call(nothing, atomic=atomic) for batch in batches]
+        # Also when memory is short: who finishes work must be able to.
+        calls = [batch.call(nothing, atomic=atomic, spare=True) for batch in batches]
         futures: list[asyncio.Future[Any]] = []
         start = 0
         for batch, (records, arguments) in zip(batches, calls, strict=True):
@@ -215,6 +241,15 @@ class RedisJoinedPlanes(JoinedPlanes):
             results += batch.results(answer[0])
             acknowledged += flags(answer[1])
         return Settled(results, acknowledged)
+
+    def _doubt(self, marks: Sequence[bytes]) -> None:
+        if len(self._unsure) >= _UNSURE:
+            self._unsure.clear()
+        self._unsure.update(dict.fromkeys(marks))
+
+    def _spend(self, marks: Sequence[bytes]) -> None:
+        """Have marks forgotten, but those of calls that had no answer before."""
+        self._spent.extend([mark for mark in marks if mark not in self._unsure])
 
     def _forgotten(self) -> list[bytes]:
         """Give marks of calls that were answered, for the next call to take away."""
@@ -235,10 +270,15 @@ class RedisJoinedPlanes(JoinedPlanes):
         """Give what became of marks that an unanswered call has made."""
         mark = prepared.mark
         records = await self._get(mark.namespace, [lease.id for lease in leases])
-        return [
-            WriteResult(record is not None and record.field(mark.name_field) == name, record)
-            for record, name in zip(records, names, strict=True)
-        ]
+        guarded = {name: mark.set[name] for name in mark.expect if name in mark.set}
+        results: list[WriteResult] = []
+        for lease, record, name in zip(leases, records, names, strict=True):
+            shown = {**guarded, mark.name_field: name, mark.token_field: lease.token}
+            holds = record is not None and all(
+                record.field(field) == value for field, value in shown.items()
+            )
+            results.append(WriteResult(holds, record))
+        return results
 
 
 @final

@@ -144,9 +144,14 @@ class Batch:
         """How many writes there are."""
         return sum(len(group.writes) for group in self._groups)
 
-    def call(self, nothing: bytes, *, atomic: bool) -> tuple[list[bytes], list[bytes | int]]:
+    def call(
+        self, nothing: bytes, *, atomic: bool, spare: bool | None = None
+    ) -> tuple[list[bytes], list[bytes | int]]:
         """
         Give the keys and the arguments of the script.
+
+        *spare* says whether it may go on when memory is short; by default what changes
+        or deletes records may.
 
         Raises:
             InvalidValueError: There are more than one step of Redis can take.
@@ -154,10 +159,10 @@ class Batch:
         numbers: dict[str, int] = {}
         words: list[bytes | int] = []
         keys: list[bytes] = []
-        spare = True
+        if spare is None:
+            spare = all(group.head[0] in {b"U", b"D"} for group in self._groups)
         for group in self._groups:
             verb, namespace, *lists = group.head
-            spare = spare and verb in {b"U", b"D"}
             count = len(group.writes)
             words += (verb, numbers.setdefault(namespace, len(numbers) + 1), count)
             for names in lists:

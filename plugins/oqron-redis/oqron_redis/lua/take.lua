@@ -5,11 +5,12 @@
 -- KEYS: the seven of claim; what this call took; nothing (a key that never is); of the
 --       namespace as of write; then what calls took that were answered
 -- ARGV: as of claim; the instant after which nobody waits; the milliseconds for which it
---       is known what was taken; how many of others are to be forgotten; what the JSON texts
---       of the names begin with; what stands before the id in the key of a record; how many columns
---       are the instant, and which; how many words the namespace has, and they, as of
---       write; how many the lists of names have, and they; then what all marks share.
---       The last columns of what is set are the token and the name
+--       is known what was taken; whether the call is made again (0, 1); how many of others
+--       are to be forgotten; what the JSON texts of the names begin with; what stands
+--       before the id in the key of a record; how many columns are the instant, and
+--       which; how many words the namespace has, and they, as of write; how many the
+--       lists of names have, and they; then what all marks share. The last columns of
+--       what is set are the token and the name
 -- Answer: now; then as of claim; then as of write, or nothing where this was taken before.
 --         Now alone where the call came too late
 
@@ -18,7 +19,7 @@
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_text = string.format('%.0f', now)
-local forgotten = tonumber(ARGV[8])
+local forgotten = tonumber(ARGV[9])
 local place = KEYS[8]
 
 local done = redis.call('GET', place)
@@ -35,14 +36,14 @@ local taken = claim(KEYS, ARGV)
 local count = (#taken - 1) / 4
 local answer = {now_text, taken, {}}
 if count > 0 then
-  local prefix, names = ARGV[10], ARGV[9]
+  local prefix, names = ARGV[11], ARGV[10]
   local keys = {}
   for i = 1, count do keys[i] = prefix .. taken[4 * i - 2] end
   for i = 9, #KEYS - forgotten do keys[count + i - 8] = KEYS[i] end
 
   local many = string.format('%.0f', count)
   local words, n = {'0', '-1', '0', many, '1'}, 5
-  local position = 11
+  local position = 12
   local instants = {}
   for i = 1, tonumber(ARGV[position]) do instants[i] = ARGV[position + i] end
   position = position + #instants + 1
@@ -72,6 +73,10 @@ if count > 0 then
   end
   answer[3] = write(keys, words)
 end
-redis.call('SET', place, table.concat(taken, '\0'), 'PX', ARGV[7])
+-- Where nothing was taken there is nothing to be known, but what is made again may have an
+-- elder that is still on its way.
+if count > 0 or ARGV[1] == '0' or ARGV[8] == '1' then
+  redis.call('SET', place, table.concat(taken, '\0'), 'PX', ARGV[7])
+end
 for i = #KEYS - forgotten + 1, #KEYS do redis.call('UNLINK', KEYS[i]) end
 return answer
