@@ -195,7 +195,7 @@ class RedisBroker(Broker):
         if not names:
             return []
         keys = self._session.keys.queue(queue)
-        places = (keys.ready, keys.delayed, keys.leased, keys.ids)
+        places = keys.states
         calls = [self._session.run("remove", places, step) for step in chunks(names, _STEP)]
         answers = await self._session.gather(calls)
         return flags(b"".join(answers))
@@ -262,7 +262,7 @@ class RedisBroker(Broker):
     async def purge(self, queue: str) -> int:
         check_name("queue", queue)
         keys = self._session.keys.queue(queue)
-        places = (keys.ready, keys.delayed, keys.leased, keys.ids)
+        places = keys.states
         return int(await self._session.run("purge", places))
 
     async def pause(self, queue: str) -> None:
@@ -322,10 +322,7 @@ def _registry(session: Session) -> tuple[bytes, ...]:
 def publish_keys(session: Session, keys: QueueKeys) -> tuple[bytes, ...]:
     """Give the keys of the script that publishes."""
     return (
-        keys.ready,
-        keys.delayed,
-        keys.leased,
-        keys.ids,
+        *keys.states,
         keys.counter,
         keys.wake,
         keys.paused,
@@ -336,10 +333,7 @@ def publish_keys(session: Session, keys: QueueKeys) -> tuple[bytes, ...]:
 def claim_keys(keys: QueueKeys) -> tuple[bytes, ...]:
     """Give the keys of the script that claims."""
     return (
-        keys.ready,
-        keys.delayed,
-        keys.leased,
-        keys.ids,
+        *keys.states,
         keys.counter,
         keys.paused,
         keys.nothing,
@@ -371,10 +365,7 @@ def leases_of(queue: str, owner: str, answer: Sequence[Any]) -> list[Lease]:
 def settle_keys(keys: QueueKeys) -> tuple[bytes, ...]:
     """Give the keys of the script that renews, finishes and gives back."""
     return (
-        keys.ready,
-        keys.delayed,
-        keys.leased,
-        keys.ids,
+        *keys.states,
         keys.wake,
         keys.nothing,
         keys.paused,

@@ -41,6 +41,12 @@ class QueueKeys:
     paused: bytes
     wake: bytes
     nothing: bytes
+    states: tuple[bytes, ...] = attrs.field(init=False)
+    """Where its ids are, as most scripts want it: ready, delayed, leased, and the state of each."""
+
+    @states.default
+    def _states(self) -> tuple[bytes, ...]:
+        return self.ready, self.delayed, self.leased, self.ids
 
 
 @final
