@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import warnings
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from oqron_core import open_storage
 from oqron_core.exceptions import ClosedError, ConfigError, OqronError, UnavailableError
+from oqron_core.planes import Put
 from oqron_core.testing.servers import RedisServer
 from oqron_redis import RedisSettings
 from oqron_redis._lane import Lane
@@ -277,3 +281,23 @@ def test_a_driver_that_keeps_its_stream_elsewhere_is_named() -> None:
         await lane.close()
 
     asyncio.run(main())
+
+
+def test_closing_leaves_nothing_open_where_the_server_takes_nothing(own_redis: RedisServer) -> None:
+    """What has not gone out by then never will: nothing waits for it behind the loop."""
+
+    async def main(stack: contextlib.ExitStack) -> None:
+        said = {"mode": "redis", "project": "p", "environment": "e", "close_timeout": 1.0}
+        async with open_storage(**said, redis={"url": own_redis.url}) as storage:
+            stack.enter_context(own_redis.paused())
+            puts = [Put("n", f"{n}", {"x": "y" * 900_000}) for n in range(40)]
+            writing = [asyncio.ensure_future(storage.durable.write([put])) for put in puts]
+            await asyncio.sleep(0.1)
+        failed = await asyncio.gather(*writing, return_exceptions=True)
+        assert all(isinstance(error, OqronError) for error in failed)
+
+    with warnings.catch_warnings(record=True) as seen, contextlib.ExitStack() as stack:
+        warnings.simplefilter("always")
+        asyncio.run(main(stack))
+        gc.collect()
+    assert [str(warning.message) for warning in seen] == []

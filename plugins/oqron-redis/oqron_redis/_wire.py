@@ -93,9 +93,13 @@ class Wire(asyncio.Protocol):
         self._resumed()
 
     def close(self) -> None:
-        """Close it without a word to anybody; what was written goes out first."""
+        """Close it without a word to anybody, at once also where not all has gone out."""
         self._lost = None
-        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            # It would wait for the server, in a loop that may have ended by then.
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def _end(self, error: BaseException) -> None:
         lost, self._lost = self._lost, None
