@@ -87,15 +87,17 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=file, markup=False, highlight=False, emoji=False)
 
 
-def print_rich(what: RenderableType) -> None:
+def print_rich(what: RenderableType, *, whole: bool = False) -> None:
     """
     Print what rich can draw on standard output, without blanks at line ends.
 
-    What is piped is read by a program, or by a person with a width of their own: no word
-    of it is cut and no line is folded.
+    Args:
+        what: What is drawn.
+        whole: Where it is piped, fold no line and cut no word: a program reads it, or a
+            person with a width of their own.
     """
     screen = console()
-    if not screen.is_terminal and "COLUMNS" not in os.environ:
+    if whole and not screen.is_terminal and "COLUMNS" not in os.environ:
         screen.width = _WIDE
     _print(screen, what)
 
