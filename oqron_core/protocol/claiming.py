@@ -146,7 +146,8 @@ class Claiming:
             leases = await self._session.hot.broker.claim(
                 ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
             )
-            return await self._confirm(leases, _Batch(ask, sent)) if leases else None
+            batch = _Batch(ask, sent + ask.ms / 1000)
+            return await self._confirm(leases, batch) if leases else None
 
     def _release_unclaimed(self, task: asyncio.Task[list[Claim] | None]) -> None:
         if task.cancelled() or task.exception() is not None:
@@ -223,7 +224,7 @@ class Claiming:
     async def _accept(self, taken: Taken, sent: float, ask: _Ask) -> list[Claim]:
         # What was left of the leases when the server answered; all end together.
         left = taken.leases[0].expires_at - taken.now
-        batch = _Batch(ask, sent + (left - ask.ms) / 1000, taken.now)
+        batch = _Batch(ask, sent + left / 1000, taken.now)
         pairs = [(lease, lease.id) for lease in taken.leases]
         claims = await self._begin_all(pairs, taken.names, taken.results, batch)
         if batch.deadline > time.monotonic():
@@ -487,12 +488,7 @@ class _Batch:
     """What one step of a claim has in hand."""
 
     ask: _Ask
-    since: float
-    """From when the leases last, by the local monotonic clock, or a little earlier."""
+    deadline: float
+    """When the leases are over by the local monotonic clock, or a little earlier."""
     now: int = 0
     claims: dict[str, Claim] = attrs.field(factory=dict)
-
-    @property
-    def deadline(self) -> float:
-        """When they are over."""
-        return self.since + self.ask.ms / 1000

@@ -270,15 +270,16 @@ class Recorder:
         Nobody waits for history. It is sent when they have their jobs, so that the plane
         has it in hand while they are at work.
         """
-        until = asyncio.get_running_loop().time() + _GIVE_WAY
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _GIVE_WAY
         turns = 0
-        while turns < _TURNS and (left := until - asyncio.get_running_loop().time()) > 0:
+        while turns < _TURNS and (left := until - loop.time()) > 0:
             if not self._busy:
                 turns += 1
                 await asyncio.sleep(0)
                 continue
             turns = 0
-            idle = self._idle = asyncio.get_running_loop().create_future()
+            idle = self._idle = loop.create_future()
             await asyncio.wait([idle], timeout=left)
             if idle.done() and idle.result():
                 return

@@ -84,11 +84,10 @@ class Taking:
             )
             return taken, sent
 
-        def is_over() -> bool:
-            return session.closed
-
         try:
-            return await patiently(lambda _: ask(limit), within=_TRY_FOR, over=is_over)
+            return await patiently(
+                lambda _: ask(limit), within=_TRY_FOR, over=lambda: session.closed
+            )
         except UnavailableError:
             until = time.monotonic() + min(lease_for, _ASK_FOR)
             lost = _find_out(ask, found_late, until, session.closing)

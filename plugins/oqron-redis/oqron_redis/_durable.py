@@ -45,6 +45,7 @@ from oqron_redis._writes import (
     STEP,
     Batch,
     Returning,
+    check_atomic,
     conflict_of,
     group_steps,
     grouped,
@@ -130,9 +131,8 @@ class RedisDurablePlane(DurablePlane):
             return await self._send(steps, wanted)
         encode = self._encoder.encode
         items = [encode(write) for write in writes]
-        if atomic and len(items) > MAX_ATOMIC:
-            reason = f"has {len(items)} writes; an atomic batch has at most {MAX_ATOMIC}"
-            raise InvalidValueError("writes", reason)
+        if atomic:
+            check_atomic(len(items))
         if not items:
             return []
         guarded = [index for index, item in enumerate(items) if item.guarded]

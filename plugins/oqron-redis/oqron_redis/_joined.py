@@ -43,7 +43,7 @@ from oqron_redis._broker import (
 from oqron_redis._items import Encoder, Space
 from oqron_redis._records import record_from, stored_of
 from oqron_redis._session import Session, flags
-from oqron_redis._writes import MAX_ATOMIC, Batch, conflict_of, grouped, steps_of
+from oqron_redis._writes import Batch, check_atomic, conflict_of, grouped, steps_of
 
 
 __all__ = ["RedisJoinedPlanes"]
@@ -212,9 +212,7 @@ class RedisJoinedPlanes(JoinedPlanes):
             if type(write) is Patch or type(write) is Delete:
                 _check_guards(write.expect)
         if atomic:
-            if len(writes) > MAX_ATOMIC:
-                reason = f"has {len(writes)} writes; an atomic batch has at most {MAX_ATOMIC}"
-                raise InvalidValueError("writes", reason)
+            check_atomic(len(writes))
             steps = [grouped([self._encoder.encode(write) for write in writes])]
         else:
             steps = [*steps_of(self._encoder, writes)]

@@ -18,6 +18,7 @@ __all__ = [
     "STEP",
     "Batch",
     "Returning",
+    "check_atomic",
     "conflict_of",
     "group_steps",
     "grouped",
@@ -227,6 +228,13 @@ class Batch:
             found = zip(wanted, reply[2][1:], strict=True)
             texts = {name: text for name, text in found if text is not None}
         return record_from(write.namespace, write.id, reply[1], texts, kind)
+
+
+def check_atomic(count: int) -> None:
+    """Refuse an atomic batch of too many writes."""
+    if count > MAX_ATOMIC:
+        reason = f"has {count} writes; an atomic batch has at most {MAX_ATOMIC}"
+        raise InvalidValueError("writes", reason)
 
 
 def conflict_of(write: Write, index: int) -> ConflictError:
