@@ -41,12 +41,8 @@ class QueueKeys:
     paused: bytes
     wake: bytes
     nothing: bytes
-    states: tuple[bytes, ...] = attrs.field(init=False)
+    states: tuple[bytes, ...]
     """Where its ids are, as most scripts want it: ready, delayed, leased, and the state of each."""
-
-    @states.default
-    def _states(self) -> tuple[bytes, ...]:
-        return self.ready, self.delayed, self.leased, self.ids
 
 
 @final
@@ -75,16 +71,23 @@ class Keys:
 
     def _queue(self, queue: str) -> QueueKeys:
         head = self._head + b":q:" + escape(queue) + b"}:"
+        ready, delayed, leased, ids = (
+            head + b"ready",
+            head + b"delayed",
+            head + b"leased",
+            head + b"ids",
+        )
         return QueueKeys(
             name=queue.encode(),
-            ready=head + b"ready",
-            delayed=head + b"delayed",
-            leased=head + b"leased",
-            ids=head + b"ids",
+            ready=ready,
+            delayed=delayed,
+            leased=leased,
+            ids=ids,
             counter=head + b"counter",
             paused=head + b"paused",
             wake=head + b"wake",
             nothing=head + b"nothing",
+            states=(ready, delayed, leased, ids),
         )
 
     def lock(self, key: str) -> tuple[bytes, bytes, bytes]:
