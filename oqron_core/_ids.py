@@ -16,12 +16,16 @@ _RANDOM_BITS = 74
 _FULL = (1 << _RANDOM_BITS) - 1
 _BLOCK_BITS = 16
 _BLOCK = (1 << _BLOCK_BITS) - 1
+_LOWER_BITS = 48
+_LOWER = (1 << _LOWER_BITS) - 1
 _DRAWN = 1024
 _lock = threading.Lock()
 _last_ms = 0
 _tail = 0
 _steps: Iterator[int] = iter(())
 _head = ""
+_upper = -1
+_start = ""
 
 
 def _reset_after_fork() -> None:
@@ -47,8 +51,9 @@ def _step() -> int:
 
 def _begin(now: int) -> None:
     """Go on to another millisecond."""
-    global _last_ms, _head  # noqa: PLW0603 - one sequence per process
+    global _last_ms, _head, _upper  # noqa: PLW0603 - one sequence per process
     _last_ms = now
+    _upper = -1
     _head = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7"
 
 
@@ -67,11 +72,16 @@ def _count_up() -> None:
             _tail = tail & ((1 << (_RANDOM_BITS - 1)) - 1)
 
 
-def _text(head: str, tail: int) -> str:
-    # Version 7 stands in the head; the two highest bits of the fourth group say RFC 9562.
-    return (
-        f"{head}{tail >> 62:03x}-{0x8000 | tail >> 48 & 0x3FFF:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}"
-    )
+def _text() -> str:
+    """Give the last one that was counted; the lock is held."""
+    global _upper, _start  # noqa: PLW0603 - one sequence per process
+    upper = _tail >> _LOWER_BITS
+    if upper != _upper:
+        # It stays the same for most of a millisecond. Version 7 stands in the head; the
+        # two highest bits of the fourth group say RFC 9562.
+        _upper = upper
+        _start = f"{_head}{upper >> 14:03x}-{0x8000 | upper & 0x3FFF:04x}-"
+    return f"{_start}{_tail & _LOWER:012x}"
 
 
 def uuid7() -> str:
@@ -83,8 +93,7 @@ def uuid7() -> str:
     """
     with _lock:
         _count_up()
-        head, tail = _head, _tail
-    return _text(head, tail)
+        return _text()
 
 
 def uuid7_block() -> str:
@@ -104,5 +113,4 @@ def uuid7_block() -> str:
         # What was given out may be of the block that the tail is in.
         tail = ((_tail >> _BLOCK_BITS) + 1) << _BLOCK_BITS
         _tail = tail | _BLOCK
-        head = _head
-    return _text(head, tail)[:-4]
+        return _text()[:-4]

@@ -27,7 +27,7 @@ class JobStatus(StrEnum):
     HELD = "held"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, weakref_slot=False)
 class Job:
     """
     A work order: this must be done. Exists before any run of it.

@@ -468,7 +468,7 @@ class Put:
             _check_expiry(self.expires_at)
 
 
-@attrs.frozen
+@attrs.frozen(weakref_slot=False)
 class Insert:
     """
     Write a whole value only where no record is. Applied if none was.
@@ -507,25 +507,39 @@ class Form:
         self.open: tuple[str, ...] = tuple(open)
 
     def fill(self, given: Mapping[str, Any]) -> Filled:
-        """Make a value; *given* has the open fields and no others."""
-        value = Filled(self.fields)
-        value.update(given)
-        value.form = self
-        return value
+        """Make a value; *given* has the open fields and no others, and is kept as it is."""
+        return Filled(self, given)
 
 
 @final
-class Filled(dict[str, Any]):
+class Filled(Mapping[str, Any]):
     """
     A value that was made of a form, and is not to be changed.
 
     Attributes:
         form: The form.
+        given: The open fields.
     """
 
-    __slots__ = ("form",)
+    __slots__ = ("form", "given")
 
-    form: Form
+    def __init__(self, form: Form, given: Mapping[str, Any]) -> None:
+        self.form: Form = form
+        self.given: Mapping[str, Any] = given
+
+    def __getitem__(self, name: str) -> Any:
+        given = self.given
+        return given[name] if name in given else self.form.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.form.fields)
+
+    def __len__(self) -> int:
+        return len(self.form.fields)
+
+    def __repr__(self) -> str:
+        # Never the content: a payload does not belong in a log.
+        return f"Filled(<{len(self)} fields>)"
 
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import attrs
@@ -17,7 +17,7 @@ from oqron_core.models.job import Job, JobSpec
 from oqron_core.planes.durable import BoundDurablePlane, DurablePlane
 from oqron_core.planes.values import Insert, WriteResult
 from oqron_core.protocol import transitions
-from oqron_core.protocol.pauses import admit, held, recheck_held, skipped
+from oqron_core.protocol.pauses import admit, held, is_open, recheck_held, skipped
 from oqron_core.protocol.session import Added, Session
 from oqron_core.protocol.transitions import JOB, JobTemplate
 
@@ -118,33 +118,34 @@ class Adding:
         template = transitions.job_template(queue, spec, now=now)
         return await self._add(template, spec.data, now)
 
-    async def add_plain(self, queue: str, data: Any, priority: int, max_attempts: int) -> Job:
+    def add_plain(
+        self, queue: str, data: Any, priority: int, max_attempts: int
+    ) -> Coroutine[Any, Any, Job]:
         """Do the same for a job that has nothing else of its own."""
-        now = await self._session.durable_time.now()
         key = (queue, priority, max_attempts)
         known = self._templates.get(key)
         if known is None:
             if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
             spec = JobSpec(None, priority=priority, max_attempts=max_attempts)
-            known = transitions.job_template(queue, spec, now=now, many=True)
+            # It is due at once, whatever time it is.
+            known = transitions.job_template(queue, spec, now=0, many=True)
             self._templates[key] = known
-        return await self._add(known, data, now)
+        return self._add(known, data, self._session.durable_time.known())
 
-    async def _add(self, template: JobTemplate, data: Any, now: int) -> Job:
+    async def _add(self, template: JobTemplate, data: Any, now: int | None) -> Job:
         session = self._session
         queue = template.queue
+        if now is None:
+            now = await session.durable_time.now()
         encoded = encode(data, "data", max_bytes=session.settings.max_value_bytes)
         insert, delay, job = template.make(data, encoded, now)
-        fate = await admit(session, queue)
-        if fate == "skip":
-            return skipped(job)
-        if fate == "hold":
-            insert, job = held(insert, job)
-            if not (await session.write(insert)).applied:
-                return (await self._existing(queue, [insert]))[0]
-            await recheck_held(session, queue)
-            return job
+        if not is_open(session, queue):
+            fate = await admit(session, queue)
+            if fate == "skip":
+                return skipped(job)
+            if fate == "hold":
+                return await self._hold(queue, insert, job)
         given = template.spec.id is not None
         added = Added(queue, insert, job.priority, delay, given=given)
         await session.add(added)
@@ -152,6 +153,14 @@ class Adding:
             return (await self._existing(queue, [insert]))[0]
         if not added.published:
             object.__setattr__(job, "published", False)
+        return job
+
+    async def _hold(self, queue: str, insert: Insert, job: Job) -> Job:
+        session = self._session
+        insert, job = held(insert, job)
+        if not (await session.write(insert)).applied:
+            return (await self._existing(queue, [insert]))[0]
+        await recheck_held(session, queue)
         return job
 
     async def add_many(

@@ -58,6 +58,7 @@ __all__ = [
     "Pause",
     "admit",
     "held",
+    "is_open",
     "pause_of",
     "queue_control",
     "read_control",
@@ -343,6 +344,12 @@ async def admit(session: Session, queue: str) -> str | None:
     if behaviour == Behaviour.REJECT:
         raise PausedError(f"queue {queue!r}", None if control is None else control.reason)
     return behaviour
+
+
+def is_open(session: Session, queue: str) -> bool:
+    """Whether *queue* is known to take what arrives: `admit` need not be asked."""
+    known = _seen(session).get(queue)
+    return known is not None and known.control is None and time.monotonic() - known.at < _FRESH_FOR
 
 
 async def _current(session: Session, queue: str) -> Pause | None:

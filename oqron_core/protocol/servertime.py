@@ -41,14 +41,22 @@ class ServerTime:
         Raises:
             UnavailableError: The plane did not answer.
         """
+        known = self.known()
+        if known is not None:
+            return known
         local = time.monotonic()
-        if self._always or local - self._measured > _FRESH_FOR:
-            server = await self._plane.now()
-            # The server read its clock somewhere between the two instants.
-            self._measured = (local + time.monotonic()) / 2
-            self._base = server
-            return server
-        return self._base + int((local - self._measured) * 1000)
+        server = await self._plane.now()
+        # The server read its clock somewhere between the two instants.
+        self._measured = (local + time.monotonic()) / 2
+        self._base = server
+        return server
+
+    def known(self) -> int | None:
+        """Give the same where it is known; None where the plane must be asked."""
+        since = time.monotonic() - self._measured
+        if self._always or since > _FRESH_FOR:
+            return None
+        return self._base + int(since * 1000)
 
     def estimate(self) -> int:
         """Give the same without asking; what `now` gave last, carried on."""

@@ -311,7 +311,7 @@ class Session:
 
     # --- hot steps that follow a durable write ---
 
-    async def add(self, added: Added) -> None:
+    def add(self, added: Added) -> Awaitable[None]:
         """
         Write a job, then publish it; *added* tells what became of it.
 
@@ -322,9 +322,9 @@ class Session:
         Raises:
             UnavailableError: The durable plane did not answer.
         """
-        if not added.given:
-            await self._adds.submit(added)
-            return
+        return self._add_given(added) if added.given else self._adds.submit(added)
+
+    async def _add_given(self, added: Added) -> None:
         # Two of one id side by side could not be told apart where an answer is lost: who
         # comes second is a duplicate as soon as the first is there.
         place = (added.queue, added.insert.id)

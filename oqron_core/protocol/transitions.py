@@ -14,8 +14,9 @@ from typing import Any, Final
 import attrs
 
 from oqron_core._codec import NULL, Json, encode, portable_text, shown
+from oqron_core._drafts import drafted
 from oqron_core._ids import uuid7
-from oqron_core._names import check_name
+from oqron_core._names import check_name, check_namespace
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.models.backoff import Backoff
 from oqron_core.models.job import Job, JobSpec
@@ -25,6 +26,7 @@ from oqron_core.planes.values import (
     KEEP,
     MISSING,
     Delete,
+    Filled,
     Form,
     Insert,
     Keep,
@@ -121,6 +123,11 @@ def due_at(spec: JobSpec, now: int) -> int | None:
     return None
 
 
+# All that goes into them is checked with the template.
+_make_job: Final = drafted(Job)
+_make_insert: Final = drafted(Insert)
+
+
 @attrs.frozen
 class JobTemplate:
     """
@@ -163,9 +170,9 @@ class JobTemplate:
         """
         job_id = uuid7() if self.spec.id is None else self.spec.id
         given = {"id": job_id, "data": encoded, "createdAt": now}
-        value = {**self.value, **given} if self.form is None else self.form.fill(given)
+        form = self.form
         # What a caller may change is a copy of its own.
-        job = Job(
+        job = _make_job(
             id=job_id,
             data=data,
             opts={"backoff": self.backoff.to_wire()},
@@ -173,7 +180,8 @@ class JobTemplate:
             created_at=now,
             **self.common,
         )
-        return Insert(self.namespace, job_id, value), self.delay, job
+        value = {**self.value, **given} if form is None else Filled(form, given)
+        return _make_insert(self.namespace, job_id, value), self.delay, job
 
 
 def job_template(queue: str, spec: JobSpec, *, now: int, many: bool = False) -> JobTemplate:
@@ -241,7 +249,8 @@ def job_template(queue: str, spec: JobSpec, *, now: int, many: bool = False) -> 
     }
     delay = due - now if delayed and due is not None else None
     form = Form(value, ("id", "data", "createdAt")) if many else None
-    return JobTemplate(queue, spec, JOB + queue, value, form, common, tags, backoff, delay)
+    namespace = check_namespace(JOB + queue)
+    return JobTemplate(queue, spec, namespace, value, form, common, tags, backoff, delay)
 
 
 def new_job(

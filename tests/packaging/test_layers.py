@@ -21,7 +21,17 @@ PLUGINS = sorted((ROOT / "plugins").glob("*/oqron_*"))
 
 # From the ground up; a module may import from its own row's package and from below.
 LAYERS = (
-    {"taxonomy", "exceptions", "cronspec", "_codec", "_clock", "_collector", "_ids", "_names"},
+    {
+        "taxonomy",
+        "exceptions",
+        "cronspec",
+        "_codec",
+        "_clock",
+        "_collector",
+        "_drafts",
+        "_ids",
+        "_names",
+    },
     {"planes", "models"},
     {"protocol"},
     {"services"},

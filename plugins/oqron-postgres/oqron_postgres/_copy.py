@@ -18,7 +18,7 @@ from typing import Final, cast
 import psycopg
 
 from oqron_core.exceptions import InvalidValueError
-from oqron_core.planes import Insert, Record, Scope, Write, WriteResult
+from oqron_core.planes import Filled, Insert, Record, Scope, Write, WriteResult
 from oqron_core.taxonomy import Table
 from oqron_postgres._connection import PooledLink, PostgresConnection
 from oqron_postgres._hot_fields import check_hot
@@ -95,8 +95,8 @@ class Copy:
         for write in inserts:
             value = write.value
             document = None
-            if form is not None:
-                document = form.document(value, max_bytes)
+            if form is not None and type(value) is Filled:
+                document = form.document(value.given, max_bytes)
             elif type(value) is dict and are_known(value):
                 document = quick_document(value, value, max_bytes)
             if document is None:

@@ -183,14 +183,13 @@ class KnownForm:
     A form, encoded.
 
     Attributes:
-        form: The form.
         same: All of it but its open fields, as a document.
     """
 
-    __slots__ = ("_frame", "form", "same")
+    __slots__ = ("_frame", "_order", "same")
 
     def __init__(self, form: Form, fields: Mapping[str, Any]) -> None:
-        self.form = form
+        self._order = [name for name in fields if name in form.open]
         self.same = dumps({name: field for name, field in fields.items() if name not in form.open})
         parts = [
             dumps(name).replace(b"%", b"%%")
@@ -199,17 +198,13 @@ class KnownForm:
         ]
         self._frame = b"{" + b",".join(parts) + b"}"
 
-    def document(self, value: Mapping[str, Any], max_bytes: int) -> bytes | None:
+    def document(self, given: Mapping[str, Any], max_bytes: int) -> bytes | None:
         """Give a whole value, checked; None for what needs a closer look."""
-        texts = [_quick_text(value[name]) for name in value if name in self.form.open]
+        texts = [_quick_text(given[name]) for name in self._order]
         if None in texts:
             return None
         data = self._frame % tuple(texts)
         return None if len(data) > max_bytes else data
-
-    def rest_of(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the open fields of a value."""
-        return {name: value[name] for name in self.form.open}
 
 
 def _quick_text(value: Any) -> bytes | None:
@@ -247,7 +242,9 @@ def form_of(writes: Sequence[Write], max_bytes: int) -> KnownForm | None:
         return None
     form, namespace = first.value.form, first.namespace
     for write in writes:
-        value = write.value if isinstance(write, (Insert, Put)) else None
+        if type(write) is not Insert and type(write) is not Put:
+            return None
+        value = write.value
         if type(value) is not Filled or value.form is not form or write.namespace != namespace:
             return None
     return known_form(form, max_bytes, place_of(namespace)[1])
@@ -338,7 +335,7 @@ def _shared(
     """Give what all values have in common, as a document, and of each the rest or None."""
     form = form_of(writes, max_bytes)
     if form is not None:
-        return form.same, [form.rest_of(write.value) for write in writes]  # type: ignore[union-attr]  # as form_of has seen
+        return form.same, [write.value.given for write in writes]  # type: ignore[union-attr]  # as form_of has seen
     shape = _Shape.of(writes, max_bytes)
     rests = None if shape is None else shape.rests_of(writes)
     if shape is None or rests is None:

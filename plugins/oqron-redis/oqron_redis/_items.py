@@ -191,8 +191,9 @@ class _KnownForm:
         frame = self._frame
         rows = zip(*[given[place] for place in self._in_body], strict=True)
         bodies = [frame % row for row in rows] if self._in_body else [frame % ()] * count
-        whole = [given.get(place) or [text] * count for place, text in enumerate(self._texts)]
-        return [bodies, *self.layout.rest(whole)]
+        texts = self._texts
+        apart = [given.get(place) or [texts[place]] * count for place in self.layout.apart_at]
+        return [bodies, *apart]
 
     def row(self, given: Mapping[int, Sequence[bytes]], number: int) -> dict[bytes, bytes]:
         """Give the fields of one of them."""
@@ -259,9 +260,9 @@ class Encoder:
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
             known = self._forms[form, space.kind] = _KnownForm(form, space.kind, self._limit)
-        values = [write.value for write in writes]
+        given = [write.value.given for write in writes]
         columns = {
-            place: text_column(name, [value[name] for value in values], "value", self._limit)
+            place: text_column(name, [fields[name] for fields in given], "value", self._limit)
             for name, place in known.open
         }
         head = (b"I" if type(first) is Insert else b"P", first.namespace, known.layout.apart)

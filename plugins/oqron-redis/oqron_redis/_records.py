@@ -120,17 +120,18 @@ class Layout:
 
     Attributes:
         apart: The names of those that are fields of the hash.
+        apart_at: Their places.
     """
 
-    __slots__ = ("_apart", "_body", "_head", "apart")
+    __slots__ = ("_body", "_head", "apart", "apart_at")
 
     def __init__(self, kind: RecordKind, names: Sequence[bytes]) -> None:
         wanted = {name.encode() for name in _APART.get(kind, ())}
         for index in indexes_of(kind):
             wanted |= {name.encode() for name in (index.equal, index.time) if name is not None}
-        self._apart = [place for place, name in enumerate(names) if name in wanted]
+        self.apart_at = [place for place, name in enumerate(names) if name in wanted]
         self._body = [place for place, name in enumerate(names) if name not in wanted]
-        self.apart: tuple[bytes, ...] = tuple([names[place] for place in self._apart])
+        self.apart: tuple[bytes, ...] = tuple([names[place] for place in self.apart_at])
         self._head = b"".join([names[place] + b"\0" for place in self._body])
 
     def body(self, texts: Sequence[bytes]) -> bytes:
@@ -139,7 +140,7 @@ class Layout:
 
     def rest(self, texts: Sequence[_T]) -> list[_T]:
         """Give the texts of `apart`; likewise their columns."""
-        return [texts[place] for place in self._apart]
+        return [texts[place] for place in self.apart_at]
 
     def frame(self, texts: Sequence[bytes], open: frozenset[int]) -> bytes:  # noqa: A002
         """
