@@ -31,7 +31,7 @@ def test_what_is_made_fast_is_what_the_class_makes(
     made, other = make(*arguments, **named), make(*arguments, **named)
 
     assert type(made) is cls
-    assert made == cls(*arguments, **named) == pickle.loads(pickle.dumps(made))
+    assert made == cls(*arguments, **named) == pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
     assert copy.copy(made) == attrs.evolve(made) == made
     assert repr(made) == repr(cls(*arguments, **named))
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
