@@ -123,6 +123,11 @@ class Group:
             sent,
         )
 
+    @property
+    def largest(self) -> int:
+        """The most bytes that the values of a write of it may have."""
+        return sum([max(map(len, column)) for column in self.columns])
+
     def sizes(self) -> list[int]:
         """Give the bytes of each write's values."""
         if not self.columns:

@@ -76,12 +76,14 @@ def group_steps(groups: Sequence[Group], *, fair: bool = False) -> list[list[Gro
         fair: Whether steps let the calls of others in between. Run history is large
             and nobody waits for it, while whoever claims meanwhile does.
     """
-    sizes = [size for group in groups for size in group.sizes()]
-    if max(sizes) > _STEP_BYTES // STEP:
-        return None
     most = STEP
-    if fair:
-        most = max(_FAIR_LEAST, min(STEP, _FAIR_BYTES * len(sizes) // max(1, sum(sizes))))
+    # Each is measured only where the largest of everything together might be too large.
+    if fair or sum(group.largest for group in groups) > _STEP_BYTES // STEP:
+        sizes = [size for group in groups for size in group.sizes()]
+        if max(sizes) > _STEP_BYTES // STEP:
+            return None
+        if fair:
+            most = max(_FAIR_LEAST, min(STEP, _FAIR_BYTES * len(sizes) // max(1, sum(sizes))))
     steps: list[list[Group]] = [[]]
     room = most
     for group in groups:
