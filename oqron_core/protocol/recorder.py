@@ -16,6 +16,7 @@ import threading
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice, takewhile
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
 from oqron_core.planes.values import Insert, LiveChange, Write
 from oqron_core.protocol.options import RunSettings
+from oqron_core.protocol.orphans import end_orphans
 from oqron_core.protocol.run_handle import RUNS, RunHandle
 
 
@@ -89,6 +91,10 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._touched_at = 0.0
+        # Runs whose claim nobody held when it was looked at last; those of them for the
+        # second time.
+        self._abandoned: AbstractSet[str] = frozenset()
+        self._orphans: AbstractSet[str] = frozenset()
         self._look_every = settings.write_every / 2
         # Often enough that a lost sign or two does not make a living run look dead.
         self._touch_every = min(_TOUCH_MOST, settings.stale_after / 4)
@@ -435,6 +441,7 @@ class Recorder:
             if gone:
                 await self._hot.live.drop(gone)
         await self._write_running()
+        await self._end_orphans()
 
     def _due(self, *, all_of_it: bool) -> list[RunHandle]:
         """Give what has waited long enough: a run that ends before costs one write."""
@@ -454,10 +461,10 @@ class Recorder:
         if self._loop is None or self._loop.time() - self._touched_at < self._touch_every:
             return []
         self._touched_at = self._loop.time()
-        for handle in [h for h in self._handles.values() if not h.ended and h.is_abandoned]:
-            # Nobody here works on it any more. Whoever took over may have closed the
-            # row already, and then has the last word.
-            handle.fail_text("abandoned: the outcome is unknown", None, reason="abandoned")
+        before = self._abandoned
+        self._abandoned = {h.id for h in self._handles.values() if not h.ended and h.is_abandoned}
+        # What was sent for one last has come to its end by the second look.
+        self._orphans = before & self._abandoned
         return [
             LiveChange(handle.id)
             for handle in self._handles.values()
@@ -466,7 +473,16 @@ class Recorder:
             and handle.id not in self._dirty
             # Its handler may yet end, and be accepted; but whoever takes over closes it.
             and not handle.is_silent
+            and not handle.is_abandoned
         ]
+
+    async def _end_orphans(self) -> None:
+        with self.lock:
+            handles = [self._handles[name] for name in self._orphans if name in self._handles]
+            self._orphans = frozenset()
+        left = [handle for handle in handles if not handle.ended]
+        if left:
+            await end_orphans(self._durable, left)
 
     async def _write_running(self) -> None:
         """Put what has run for a while into history, as running."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import math
@@ -573,6 +574,62 @@ class AdversityContract(AdversityBase):
                 # Whoever dropped it and whoever took over may each be the first to see.
                 assert run.error is not None
                 assert run.error.startswith(("lease lapsed", "abandoned"))
+
+    @pytest.mark.parametrize(
+        ("end", "job_ends", "run_ends"),
+        [
+            ("complete", "completed", "completed"),
+            ("complete_many", "completed", "completed"),
+            ("retry", "delayed", "failed"),
+            ("die", "dead", "failed"),
+            ("release", "waiting", "cancelled"),
+            ("drop", "active", "failed"),
+        ],
+    )
+    async def test_a_dropped_claim_whose_end_had_no_answer_ends_as_its_job(
+        self, end: str, job_ends: str, run_ends: str
+    ) -> None:
+        """Its end was written, the worker heard nothing and gave up: history knows how it went."""
+        ids = [f"{n}" for n in range(20)]
+        await self.storage.jobs.add_many("q", [JobSpec(1, id=one) for one in ids])
+        faults = Faults()
+        async with self.open(faults, runs={"stale_after": 1.0}) as dropper:
+            claims = await dropper.jobs.claim("q", limit=len(ids), lease_for=3600.0)
+            runs = {claim.id: claim.run.id for claim in claims}
+            faults.fail("durable.write", when="after", times=None)
+            faults.down("durable.get")
+            faults.down("hot.broker.renew")
+            steps: dict[str, Callable[[Claim], Awaitable[Any]]] = {
+                "complete": lambda claim: dropper.jobs.complete(claim, "out"),
+                "retry": lambda claim: dropper.jobs.fail(claim, "odd", retry_in=3600.0),
+                "die": lambda claim: dropper.jobs.fail(claim, "odd", retry=False),
+                "release": dropper.jobs.release,
+            }
+            if end == "complete_many":
+                with contextlib.suppress(UnavailableError):
+                    await dropper.jobs.complete_many([(claim, "out") for claim in claims])
+            elif end != "drop":
+                done = [steps[end](claim) for claim in claims]
+                assert all(
+                    isinstance(error, UnavailableError)
+                    for error in await asyncio.gather(*done, return_exceptions=True)
+                )
+                del done
+            faults.heal()
+            del claims
+            gc.collect()
+
+            async def is_seen() -> bool:
+                gc.collect()
+                return self.open_handles(dropper) == 0
+
+            await self.until(is_seen)
+            for job_id, run_id in runs.items():
+                assert job_ends == await self.state(job_id)
+                run = await self.run_of(run_id)
+                assert run_ends == run.status
+                assert ("out" if run_ends == "completed" else None) == run.output
+                assert (end == "drop") == str(run.error).startswith("abandoned")
 
     # --- odd rows -------------------------------------------------------------------------
 
