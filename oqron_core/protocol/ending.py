@@ -15,6 +15,7 @@ from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import CANCELS, Claims
 from oqron_core.protocol.duetimes import tell_times
 from oqron_core.protocol.lanes import broker_id
+from oqron_core.protocol.orphans import outcome_of
 from oqron_core.protocol.reading import priority_of
 from oqron_core.protocol.recorder import merged
 from oqron_core.protocol.run_handle import RUNS
@@ -229,20 +230,24 @@ async def _closing(
 
 
 async def _as_its_job(session: Session, run_id: str, value: dict[str, Any]) -> dict[str, Any]:
-    """Give the end of a run whose job was completed by it, as the job's record has it."""
-    queue, job_id = value["queueName"], value["jobId"]
-    if not isinstance(queue, str) or not isinstance(job_id, str):
+    """Give the end of a run whose attempt was settled, as the job's record has it."""
+    queue, job_id, attempt = value["queueName"], value["jobId"], value["attempts"]
+    if not isinstance(queue, str) or not isinstance(job_id, str) or not isinstance(attempt, int):
         return {}
     job = (await session.durable.get(JOB + queue, [job_id]))[0]
-    if job is None or job.text("status") != "completed" or job.field("runId") != run_id:
+    if job is None:
+        job = (await session.durable.get(DLQ + queue, [job_id]))[0]
+    outcome = outcome_of(job, run_id, attempt)
+    if job is None or outcome is None:
         return {}
-    ended = max(value["startedAt"], job.integer("finishedAt"))
-    last = {**value["timeline"][-1], "ts": ended, "to": "completed"}
+    # A job that waits again does not tell when its attempt ended.
+    ended = max(value["startedAt"], job.integer("finishedAt") or value["endedAt"])
+    last = {**value["timeline"][-1], "ts": ended, "to": outcome.status}
     return {
-        "status": "completed",
-        "output": job.encoded("returnValue"),
-        "error": None,
-        "progressPercent": 100,
+        "status": outcome.status,
+        "output": outcome.output,
+        "error": outcome.error,
+        "progressPercent": 100 if outcome.status == "completed" else value["progressPercent"],
         "endedAt": ended,
         "durationMs": ended - value["startedAt"],
         "timeline": [*value["timeline"][:-1], last],

@@ -1,16 +1,56 @@
-"""Runs whose claim nobody holds any more: ended as their jobs say."""
+"""Runs on which nobody works any more: ended as their jobs say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
+from oqron_core._codec import NULL, Json
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.values import Record
 from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.protocol.transitions import DLQ, JOB
 
 
-__all__ = ["end_orphans"]
+__all__ = ["Outcome", "end_orphans", "outcome_of"]
+
+
+@attrs.frozen
+class Outcome:
+    """
+    How an attempt ended.
+
+    Attributes:
+        status: That of its run.
+        error: Why it failed, or what ended it; None where it was completed.
+        output: What it gave.
+    """
+
+    status: str
+    error: str | None = None
+    output: Json = NULL
+
+
+def outcome_of(job: Record | None, run_id: str, attempt: int) -> Outcome | None:
+    """
+    Say what a job, or the dead letter that it became, tells of an attempt of it.
+
+    None where it tells nothing: it is gone, goes on, or somebody else took over.
+    """
+    if job is None or job.field("runId") != run_id:
+        return None
+    status = job.text("status")
+    if status == "completed":
+        return Outcome("completed", output=job.encoded("returnValue"))
+    if status == "cancelled":
+        return Outcome("cancelled", "cancelled")
+    if status not in {"waiting", "delayed", "failed"}:
+        return None
+    if job.integer("attemptMade") < attempt:
+        # It was given back, and the attempt does not count.
+        return Outcome("cancelled", "released")
+    return Outcome("failed", job.text("error"))
 
 
 async def end_orphans(durable: DurablePlane, handles: Sequence[RunHandle]) -> None:
@@ -35,21 +75,16 @@ async def end_orphans(durable: DurablePlane, handles: Sequence[RunHandle]) -> No
             jobs = await durable.get(JOB + queue, ids)
             letters = await durable.get(DLQ + queue, ids)
         for handle, job, letter in zip(some, jobs, letters, strict=True):
-            _end(handle, job if job is not None else letter)
+            record = letter if job is None else job
+            _end(handle, outcome_of(record, handle.id, handle.attempt))
 
 
-def _end(handle: RunHandle, job: Record | None) -> None:
-    status = None
-    if job is not None and job.field("runId") == handle.id:
-        status = job.text("status")
-    if job is None or status is None or status == "active":
+def _end(handle: RunHandle, outcome: Outcome | None) -> None:
+    if outcome is None:
         handle.fail_text("abandoned: the outcome is unknown", None, reason="abandoned")
-    elif status == "completed":
-        handle.finish_encoded(job.encoded("returnValue"))
-    elif status == "cancelled":
-        handle.cancel()
-    elif job.integer("attemptMade") < handle.attempt:
-        # It was given back, and the attempt does not count.
-        handle.cancel("released")
+    elif outcome.status == "completed":
+        handle.finish_encoded(outcome.output)
+    elif outcome.status == "cancelled":
+        handle.cancel(outcome.error or "cancelled")
     else:
-        handle.fail_text(job.text("error"), None)
+        handle.fail_text(outcome.error or "", None)

@@ -1079,8 +1079,19 @@ class AdversityContract(AdversityBase):
             assert status == run.status == run.timeline[-1]["to"]
             assert 1 == sum(entry["from"] == "running" for entry in run.timeline)
 
-    async def test_a_run_whose_end_died_with_its_worker_ends_as_its_job(self) -> None:
-        """The job was completed, so the run was; by what the job's record knows."""
+    @pytest.mark.parametrize(
+        ("end", "ends"),
+        [
+            ("complete", ("completed", None)),
+            ("retry", ("failed", "odd")),
+            ("die", ("failed", "odd")),
+            ("release", ("cancelled", "released")),
+        ],
+    )
+    async def test_a_run_whose_end_died_with_its_worker_ends_as_its_job(
+        self, end: str, ends: tuple[str, str | None]
+    ) -> None:
+        """The attempt was settled, so the run was; by what the job's record knows."""
         await self.storage.jobs.add("q", 1, id="a")
         faults = Faults()
         async with AsyncExitStack() as stack:
@@ -1098,7 +1109,13 @@ class AdversityContract(AdversityBase):
             faults.reset()
             # History has a row already, so the end of the run is a write of its own.
             faults.fail("durable.write", nth=2, times=None)
-            await dying.jobs.complete(claim, {"sum": 1})
+            steps: dict[str, Callable[[], Awaitable[Any]]] = {
+                "complete": lambda: dying.jobs.complete(claim, {"sum": 1}),
+                "retry": lambda: dying.jobs.fail(claim, "odd", retry_in=3600.0),
+                "die": lambda: dying.jobs.fail(claim, "odd", retry=False),
+                "release": lambda: dying.jobs.release(claim),
+            }
+            await steps[end]()
             faults.down("*")
             await self.elapse(1.5)
             async with self.open(runs={"stale_after": 1.0}) as leader:
@@ -1112,10 +1129,13 @@ class AdversityContract(AdversityBase):
                 run = await leader.runs.get(claim.run.id)
                 job = await leader.jobs.get("q", "a")
             assert run is not None
-            assert job is not None
-            assert ("completed", {"sum": 1}, None) == (run.status, run.output, run.error)
-            assert job.finished_at == run.ended_at
-            assert "completed" == run.timeline[-1]["to"]
+            status, error = ends
+            assert (status, error) == (run.status, run.error)
+            assert status == run.timeline[-1]["to"]
+            if end == "complete":
+                assert job is not None
+                assert {"sum": 1} == run.output
+                assert job.finished_at == run.ended_at
 
     # --- callers that are gone -----------------------------------------------------------------
 
