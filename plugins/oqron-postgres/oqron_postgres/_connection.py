@@ -253,10 +253,13 @@ class PostgresConnection:
 
     # --- checkout ---
 
-    async def _works(self, connection: _Connection) -> bool:
+    def _is_known(self, connection: _Connection) -> bool:
         # A connection that has something to say while it is idle is mostly one that the
         # server has ended; asking the socket costs next to nothing.
-        if connection.generation == self._generation and not _has_input(connection):
+        return connection.generation == self._generation and not _has_input(connection)
+
+    async def _works(self, connection: _Connection) -> bool:
+        if self._is_known(connection):
             return True
         generation = self._generation
         try:
@@ -271,25 +274,45 @@ class PostgresConnection:
             if not waiting.done():
                 waiting.set_result(error)
 
-    async def _checkout_in_time(self) -> _Connection:
+    async def _lend(self) -> _Connection:
+        """Give a connection that works; the usual one, which was seen to, at once."""
+        if self._pool.get_stats().get("pool_available", 0) > 0:
+            connection = await self._pool.getconn()
+            if self._is_known(connection):
+                return connection
+            return await self._checkout_in_time(connection)
+        return await self._checkout_in_time(None)
+
+    async def _give_back(self, connection: _Connection) -> None:
+        self._lent -= 1
+        await self._pool.putconn(connection)
+
+    def _failed(self, connection: _Connection) -> None:
+        if connection.closed:
+            # The others may have been cut as well.
+            self._generation += 1
+
+    async def _checkout_in_time(self, first: _Connection | None) -> _Connection:
         # The pool's own limit does not count what a frozen server makes a test take.
         limit = self.settings.pool_timeout + _GRACE
         deadline = asyncio.timeout(limit)
         try:
             async with deadline:
-                return await self._checkout()
+                return await self._checkout(first)
         except TimeoutError as error:
             if not deadline.expired():
                 raise
             msg = f"PostgreSQL did not answer within {limit:g} s"
             raise TimedOutError(msg) from error
 
-    async def _checkout(self) -> _Connection:
+    async def _checkout(self, first: _Connection | None) -> _Connection:
         # The pool's own check would wait a second between two dead connections; here
         # they are thrown out one after the other, and a refused attempt to connect is
         # known at once.
+        connection = first
         while True:
-            connection = await self._take()
+            if connection is None:
+                connection = await self._take()
             try:
                 if await self._works(connection):
                     return connection
@@ -298,6 +321,7 @@ class PostgresConnection:
                 await self._pool.putconn(connection)
                 raise
             await self._pool.putconn(connection)
+            connection = None
 
     async def _take(self) -> _Connection:
         if self._pool.get_stats().get("pool_available", 0) > 0:
@@ -348,31 +372,26 @@ class PostgresConnection:
         """
         self._check_usable()
         with translated(pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout):
-            connection = await self._checkout_in_time()
+            connection = await self._lend()
             self._lent += 1
             try:
                 yield connection
             except BaseException:
-                if connection.closed:
-                    # The others may have been cut as well.
-                    self._generation += 1
+                self._failed(connection)
                 raise
             finally:
-                self._lent -= 1
-                await self._pool.putconn(connection)
+                await self._give_back(connection)
 
     # --- work ---
 
-    @contextlib.asynccontextmanager
-    async def _deadline(self) -> AsyncIterator[None]:
+    async def _in_time(self, work: Awaitable[_T]) -> _T:
         limit = self.settings.statement_timeout
         if limit is None:
-            yield
-            return
+            return await work
         deadline = asyncio.timeout(limit + _GRACE)
         try:
             async with deadline:
-                yield
+                return await work
         except TimeoutError as error:
             if not deadline.expired():
                 raise
@@ -410,8 +429,18 @@ class PostgresConnection:
                     await asyncio.sleep(random.uniform(0.2, 1.0) * min(0.3, 0.002 * 2**attempt))  # noqa: S311 - spreads retries
 
     async def _run_once(self, work: Callable[[PooledLink], Awaitable[_T]]) -> _T:
-        async with self.acquire() as connection, self._deadline():
-            return await work(PooledLink(connection, self))
+        # As `acquire`, but for each statement: without a generator in between.
+        self._check_usable()
+        with translated(pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout):
+            connection = await self._lend()
+            self._lent += 1
+            try:
+                return await self._in_time(work(PooledLink(connection, self)))
+            except BaseException:
+                self._failed(connection)
+                raise
+            finally:
+                await self._give_back(connection)
 
     async def fetch(
         self, statement: Statement, params: Mapping[str, Any], *, idempotent: bool = False
