@@ -504,7 +504,8 @@ class SyncControls:
         Claims stay stopped, so nothing runs before the resume.
 
         Returns:
-            How many jobs were released; 0 also where another process is at it.
+            How many jobs were released here; another process that is at it already is
+            waited for, and counts its own.
 
         Raises:
             UnavailableError: A plane did not answer; call again.

@@ -57,6 +57,7 @@ __all__ = [
     "Behaviour",
     "Pause",
     "admit",
+    "count_held",
     "held",
     "is_open",
     "pause_of",
@@ -90,6 +91,7 @@ POINTERS: Final = {"cron_durable": "cron", "schedule_durable": "schedule"}
 _TRIES: Final = 20
 _ANSWERS: Final = 4
 _FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.5
 _FRESH_FOR: Final = 1.0
 _BATCH: Final = 1000
 _RELEASE: Final = "oqron:release:"
@@ -268,7 +270,7 @@ async def set_queue_paused(
     releases = held_before and behaviour != Behaviour.HOLD
     if releases:
         # Most of it while what arrives is still held, so that it stays in order.
-        await release_held(session, queue)
+        await _release_most(session, queue)
     control = await write_control(
         session, QUEUE, queue, paused=paused, reason=reason, behaviour=behaviour
     )
@@ -276,7 +278,7 @@ async def set_queue_paused(
     if paused:
         await session.hot.broker.pause(queue)
     if releases:
-        await release_held(session, queue)
+        await release_held(session, queue, wait=True)
     if not paused:
         await session.hot.broker.resume(queue)
     await _follow_record(session, queue, paused=paused)
@@ -316,7 +318,20 @@ def _seen(session: Session) -> dict[str, _Seen]:
     return found
 
 
+@attrs.define
+class _Changes:
+    """How often a control record was changed here: what was read before is not kept."""
+
+    count: int = 0
+
+
+def _changes(session: Session) -> _Changes:
+    found: _Changes = session.kept.setdefault(_Changes, _Changes())
+    return found
+
+
 def _forget(session: Session, queue: str) -> None:
+    _changes(session).count += 1
     _seen(session).pop(queue, None)
 
 
@@ -365,6 +380,8 @@ async def _current(session: Session, queue: str) -> Pause | None:
         known.at = now
     elif len(seen) >= _SEEN_MOST:
         seen.clear()
+    changes = _changes(session)
+    before = changes.count
     try:
         control = await _asked(session, queue, tries=_ANSWERS if known is None else 1)
     except StorageError as error:
@@ -373,7 +390,8 @@ async def _current(session: Session, queue: str) -> Pause | None:
             raise
         log.debug("whether queue %r is paused is not known: %s", queue, error)
         return known.control
-    seen[queue] = _Seen(control, time.monotonic())
+    if changes.count == before:
+        seen[queue] = _Seen(control, time.monotonic())
     return control
 
 
@@ -417,8 +435,37 @@ async def recheck_held(session: Session, queue: str) -> None:
 # --- release ------------------------------------------------------------------------
 
 
+async def _release_most(session: Session, queue: str) -> None:
+    """
+    Release what is held while more may arrive.
+
+    In rounds of what is there when each begins, for as long as that gets less: where
+    it arrives as fast as it is released, there is no end to wait for.
+    """
+    left = await count_held(session, queue)
+    while left:
+        await release_held(session, queue, wait=True, most=left)
+        before, left = left, await count_held(session, queue)
+        if left > before // 2:
+            return
+
+
+async def count_held(session: Session, queue: str) -> int:
+    """Count what a queue holds."""
+    count: int = await session.durable.count(
+        Query(namespace=JOB + queue, where=[("status", "=", "held")])
+    )
+    return count
+
+
 async def release_held(
-    session: Session, queue: str, *, batch: int = _BATCH, later: bool = True
+    session: Session,
+    queue: str,
+    *,
+    batch: int = _BATCH,
+    later: bool = True,
+    wait: bool = False,
+    most: int | None = None,
 ) -> int:
     """
     Make held jobs waiting and publish them, in the order of their ids.
@@ -431,6 +478,8 @@ async def release_held(
         batch: How many at a time.
         later: Whether maintenance releases them where the hot plane does not answer,
             as it does in a queue that holds nothing any more.
+        wait: Whether to wait for another process that is at it; else it does that alone.
+        most: How many at most; None for all, those included that are written meanwhile.
 
     Returns:
         How many were released here.
@@ -439,27 +488,48 @@ async def release_held(
         UnavailableError: The hot plane did not answer, and they are not released
             *later*; or the durable one did not.
     """
-    key = _RELEASE + queue
     locks = session.hot.locks
-    try:
-        lease = await locks.acquire(key, owner=session.worker, lease_for=_RELEASE_FOR)
-        if lease is None:
-            return 0  # someone else is at it
-    except StorageError as error:
-        if not later:
-            raise
-        log.warning("held jobs are released later by maintenance: %s", error)
-        return 0
-    try:
-        return await _release_all(session, queue, lease, batch)
-    finally:
+    total = idle = 0
+    while True:
         try:
-            await locks.release(lease)
+            lease = await _only_one(session, queue, wait=wait)
         except StorageError as error:
-            log.debug("the lock of a release will lapse: %s", error)
+            if not later:
+                raise
+            log.warning("held jobs are released later by maintenance: %s", error)
+            return total
+        if lease is None:
+            return total  # someone else is at it
+        try:
+            released = await _release_all(session, queue, lease, batch, most)
+        finally:
+            try:
+                await locks.release(lease)
+            except StorageError as error:
+                log.debug("the lock of a release will lapse: %s", error)
+        total += released
+        idle = 0 if released else idle + 1
+        # Who wrote a job in the last moment, and met our lock, leaves it to us.
+        if most is not None or idle > 1 or not await count_held(session, queue):
+            return total
 
 
-async def _release_all(session: Session, queue: str, lease: Lease, batch: int) -> int:
+async def _only_one(session: Session, queue: str, *, wait: bool) -> Lease | None:
+    """Take the lock of a queue's release; None where another process has it."""
+    pause = _FIRST_PAUSE
+    while True:
+        lease = await session.hot.locks.acquire(
+            _RELEASE + queue, owner=session.worker, lease_for=_RELEASE_FOR
+        )
+        if lease is not None or not wait:
+            return lease
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE, 2 * pause)
+
+
+async def _release_all(
+    session: Session, queue: str, lease: Lease, batch: int, most: int | None
+) -> int:
     query = Query(
         namespace=JOB + queue,
         where=[("status", "=", "held")],
@@ -467,14 +537,17 @@ async def _release_all(session: Session, queue: str, lease: Lease, batch: int) -
         fields=("status", "runAt", "priority"),
     )
     total = 0
-    while True:
+    while most is None or total < most:
+        if most is not None and most - total < query.limit:
+            query = attrs.evolve(query, limit=most - total)
         records = (await session.durable.query(query)).items
         if not records:
-            return total
+            break
         released = await _release_step(session, queue, records)
         total += released
         if not released or not await session.hot.locks.renew(lease, lease_for=_RELEASE_FOR):
-            return total
+            break
+    return total
 
 
 async def _release_step(session: Session, queue: str, records: Sequence[Record]) -> int:

@@ -12,6 +12,7 @@ from oqron_core.protocol.pauses import (
     Behaviour,
     Pause,
     admit,
+    count_held,
     pause_of,
     queue_control,
     read_control,
@@ -158,13 +159,16 @@ class Controls:
         Claims stay stopped, so nothing runs before the resume.
 
         Returns:
-            How many jobs were released; 0 also where another process is at it.
+            How many jobs were released here; another process that is at it already is
+            waited for, and counts its own.
 
         Raises:
             UnavailableError: A plane did not answer; call again.
         """
         self._check(QUEUE, queue)
-        return await release_held(self._session, queue, later=False)
+        # What arrives meanwhile may be held again, and there is no end to wait for.
+        most = await count_held(self._session, queue)
+        return await release_held(self._session, queue, later=False, wait=True, most=most)
 
     # --- queues, as `Jobs.pause` and the commands know them ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from typing import Any
@@ -230,8 +231,71 @@ class ControlsContract(ModeBase):
         await self.storage.controls.resume("queue", "q")
 
         pages = [call.args[0].limit for call in self.faults.calls if call.name == "durable.query"]
-        assert {1000} == set(pages)
+        assert 1000 == max(pages)
         assert [*range(2500)] == await self.worked()
+
+    async def test_a_resume_ends_while_more_arrives(self) -> None:
+        """What arrives as fast as it is released does not keep the queue shut."""
+        controls, jobs = self.storage.controls, self.storage.jobs
+        await controls.pause("queue", "q", behaviour="hold")
+        await jobs.add_many("q", range(20))
+        added = 20
+        faults = Faults()
+        async with self.open(faults) as other:
+            publish = other.hot.broker.publish
+
+            async def and_more(*args: Any, **named: Any) -> Any:
+                # Each step of the release finds as many that are new.
+                nonlocal added
+                arrived = await jobs.add_many("q", range(added, added + 20))
+                added += 20
+                assert added < 500, "it goes on for ever"
+                answer = await publish(*args, **named)
+                return answer if arrived else None
+
+            object.__setattr__(other.hot.broker, "publish", and_more)
+            await other.controls.resume("queue", "q")
+            control = await controls.get("queue", "q")
+            assert control is not None
+            assert not control.paused
+            object.__setattr__(other.hot.broker, "publish", publish)
+        await self.storage.maintenance.release_held()
+
+        assert [*range(added)] == sorted(await self.worked())
+
+    async def test_a_second_resume_waits_for_the_first(self) -> None:
+        """Nothing newer overtakes what the first has yet to release."""
+        await self.storage.controls.pause("queue", "q", behaviour="hold")
+        await self.storage.jobs.add_many("q", range(3))
+        async with self.open() as other:
+            pause = self.faults.pause("durable.write")
+            first = asyncio.create_task(self.storage.controls.resume("queue", "q"))
+            await pause.reached.wait()
+            second = asyncio.create_task(other.controls.resume("queue", "q"))
+            # Long enough for one that does not wait to come to its end.
+            await asyncio.sleep(0.5)
+            assert not second.done()
+            pause.release()
+            await gather([first, second])
+            await other.jobs.add("q", "new")
+
+        assert [0, 1, 2, "new"] == await self.worked()
+
+    @pytest.mark.parametrize("behaviour", ["hold", "skip", "reject"])
+    async def test_what_was_read_before_an_own_pause_is_not_kept(self, behaviour: str) -> None:
+        """An add that was on its way at the pause knows the old state, the next one does not."""
+        pause = self.faults.pause("durable.get", when="after")
+        on_its_way = asyncio.create_task(self.storage.jobs.add("q", 1))
+        await pause.reached.wait()
+        await self.storage.controls.pause("queue", "q", behaviour=behaviour)
+        pause.release()
+        await on_its_way
+        if behaviour == "reject":
+            with pytest.raises(PausedError):
+                await self.storage.jobs.add("q", 2)
+        else:
+            wanted = {"hold": "held", "skip": "cancelled"}[behaviour]
+            assert wanted == (await self.storage.jobs.add("q", 2)).status
 
     async def test_another_pause_lets_go_of_what_was_held(self) -> None:
         """A pause without hold has nothing held; claims stay stopped."""
