@@ -19,6 +19,7 @@ from oqron_core.exceptions import (
     CorruptRecordError,
     LeaseLostError,
     StorageError,
+    TimedOutError,
     UnavailableError,
 )
 from oqron_core.planes.checks import MAX_DURATION, lease_ms
@@ -28,7 +29,7 @@ from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import Claims
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ending import bury_lapsed, close_run_of, lapses_at
-from oqron_core.protocol.patience import patiently
+from oqron_core.protocol.patience import outlived, patiently
 from oqron_core.protocol.reading import is_sound
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.settling import WORTH_DIVIDING, Settling, divided, part_of
@@ -117,7 +118,7 @@ class Claiming:
             # released.
             task = self._session.spawn(self._claim_once(limit, ask), name="oqron-claim", brief=True)
             try:
-                claims: list[Claim] | None = await asyncio.shield(task)
+                claims: list[Claim] | None = await outlived(task)
             except asyncio.CancelledError:
                 task.add_done_callback(self._release_unclaimed)
                 raise
@@ -187,7 +188,7 @@ class Claiming:
                     await asyncio.sleep(0)
                 if taken.leases:
                     any_leases = True
-                    claims += await self._accept(taken, sent, ask)
+                    claims += self._in_time(*await self._accept(taken, sent, ask))
         except Exception as error:
             if coming is not None:
                 coming.add_done_callback(partial(self._release_taken, ask))
@@ -219,19 +220,15 @@ class Claiming:
             self._session.spawn(late, name="oqron-release", brief=True)
 
     async def _take_late(self, ask: _Ask, taken: Taken, sent: float) -> None:
-        self._give_back(await self._accept(taken, sent, ask))
+        claims, _ = await self._accept(taken, sent, ask)
+        self._give_back(claims)
 
-    async def _accept(self, taken: Taken, sent: float, ask: _Ask) -> list[Claim]:
+    async def _accept(self, taken: Taken, sent: float, ask: _Ask) -> tuple[list[Claim], _Batch]:
         # What was left of the leases when the server answered; all end together.
         left = taken.leases[0].expires_at - taken.now
         batch = _Batch(ask, sent + left / 1000, taken.now)
         pairs = [(lease, lease.id) for lease in taken.leases]
-        claims = await self._begin_all(pairs, taken.names, taken.results, batch)
-        if batch.deadline > time.monotonic():
-            return claims
-        # The answer came too late: others may have these jobs by now.
-        self._give_back(claims)
-        return []
+        return await self._begin_all(pairs, taken.names, taken.results, batch), batch
 
     # --- in a step of each plane ---
 
@@ -248,9 +245,26 @@ class Claiming:
         pairs = await self._named(leases, batch)
         marks = [self._mark(lease, job, batch, FRESH, first=True) for lease, job in pairs]
         results = await self._write_marks([lease for lease, _ in pairs], marks)
-        return await self._begin_all(pairs, [mark.set["runId"] for mark in marks], results, batch)
+        runs = [mark.set["runId"] for mark in marks]
+        return self._in_time(await self._begin_all(pairs, runs, results, batch), batch)
 
     # --- what both do with the answers ---
+
+    def _in_time(self, claims: list[Claim], batch: _Batch) -> list[Claim]:
+        """
+        Give claims whose leases have not lapsed on the way: others may have those by now.
+
+        Raises:
+            TimedOutError: They have; what is still ours is given back.
+        """
+        if not claims or batch.deadline > time.monotonic():
+            return claims
+        self._give_back(claims)
+        msg = (
+            f"the answer to a claim took longer than its leases of {batch.ask.lease_for:g} s; "
+            "what was claimed is given back. If it comes to that again, raise lease_for"
+        )
+        raise TimedOutError(msg)
 
     async def _gathered(self, parts: Sequence[Coroutine[Any, Any, list[Claim]]]) -> list[Claim]:
         """Await parts of a claim side by side; where one fails, the others are given back."""

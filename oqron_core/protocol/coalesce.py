@@ -8,6 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
+from oqron_core.exceptions import ClosedError
+from oqron_core.protocol.patience import UNFINISHED
+
 
 __all__ = ["Coalescer"]
 
@@ -105,7 +108,7 @@ class Coalescer(Generic[T, R]):
             await asyncio.wait({*self._tasks, *self._trailing})
 
     async def close(self) -> None:
-        """Stop at once; who still waits is cancelled, what was sent may be done."""
+        """Stop at once: who still waits gets `ClosedError`; what was sent may be done."""
         tasks = [*self._trailing, *self._tasks]
         for task in tasks:
             task.cancel()
@@ -115,7 +118,8 @@ class Coalescer(Generic[T, R]):
 
     def _refuse_pending(self) -> None:
         for _, future in self._pending:
-            future.cancel()
+            if not future.done():
+                future.set_exception(ClosedError("the storage was closed; nothing was sent"))
         self._pending.clear()
 
     async def _run(self) -> None:
@@ -175,11 +179,10 @@ def _refuse(batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> N
     for _, future in batch:
         if future.done():
             continue
-        if isinstance(error, asyncio.CancelledError):
-            # A cancelled flush leaves the outcome unknown to its callers.
-            future.cancel()
-        else:
-            future.set_exception(error)
+        # A flush that is cancelled leaves the outcome unknown to its callers, who are not
+        # cancelled themselves.
+        unknown = isinstance(error, asyncio.CancelledError)
+        future.set_exception(ClosedError(UNFINISHED) if unknown else error)
 
 
 def _answer(batch: list[tuple[T, asyncio.Future[R]]], results: Sequence[R]) -> None:

@@ -45,11 +45,17 @@ class Ending:
         for _ in range(_READS):
             record = (await session.durable.get(namespace, [job_id]))[0]
             if record is None:
+                # A cancel that deletes at once, and had no answer, may have come so far.
+                await self._remove(queue, job_id)
                 return False
             status = record.text("status")
-            if status in FINAL:
-                return bool(status == "cancelled")
             now = await session.durable_time.now()
+            if status == "cancelled":
+                # The cancel may have had no answer: then nobody was told.
+                await self._after_cancel(queue, record, now)
+                return True
+            if status in FINAL:
+                return False
             write = transitions.cancelled(
                 record, queue=queue, now=now, keep_for=session.settings.retention.cancelled_for
             )
@@ -62,25 +68,33 @@ class Ending:
 
     async def _after_cancel(self, queue: str, record: Record, now: int) -> None:
         session = self._session
-        if record.field("status") == "active":
-            claim = self._claims.find(queue, record.id, record.field("leaseToken"))
+        token = record.field("leaseToken")
+        # What was cancelled before is not known to have been in somebody's hands.
+        was_claimed = record.field("status") == "active" or (
+            record.field("status") == "cancelled" and token is not None
+        )
+        if was_claimed:
+            claim = self._claims.find(queue, record.id, token)
             if claim is not None:
                 claim.set_cancelled()
                 claim.run.cancel()
             else:
                 await close_run_of(session, record, "cancelled", "cancelled", now)
-        try:
-            await session.hot.broker.remove(queue, [record.id])
-        except StorageError as error:
-            log.debug("the claimer will drop the cancelled job: %s", error)
-        if record.field("status") != "active":
+        await self._remove(queue, record.id)
+        if not was_claimed:
             return
         try:
             # Also where the lease is still there: its renewals tell the worker nothing.
-            message = [queue, record.id, record.field("leaseToken")]
+            message = [queue, record.id, token]
             await session.hot.signals.publish(CANCELS, message)
         except StorageError as error:
             log.debug("the worker is told by its next renewal: %s", error)
+
+    async def _remove(self, queue: str, job_id: str) -> None:
+        try:
+            await self._session.hot.broker.remove(queue, [job_id])
+        except StorageError as error:
+            log.debug("the claimer will drop the cancelled job: %s", error)
 
     async def reschedule(self, queue: str, job_id: str, spec: JobSpec) -> bool:
         """Give a waiting job another due time; False where it does not wait."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Self, TypeVar
 
 from oqron_core.exceptions import ClosedError, LeaseLostError, StorageError
 from oqron_core.planes.values import Lease, Signal
+from oqron_core.protocol.patience import outlived
 from oqron_core.protocol.session import Session
 
 
@@ -237,7 +238,7 @@ class Holding:
         call = session.hot.locks.acquire(place, owner=session.worker, lease_for=lease_for)
         task = session.spawn(_awaited(call), name="oqron-take")
         try:
-            lease = await asyncio.shield(task)
+            lease = await outlived(task)
         except asyncio.CancelledError:
             task.add_done_callback(self._return_unclaimed)
             raise

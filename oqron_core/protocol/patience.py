@@ -9,15 +9,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from oqron_core.exceptions import UnavailableError
+from oqron_core.exceptions import ClosedError, UnavailableError
 
 
-__all__ = ["patiently"]
+__all__ = ["UNFINISHED", "outlived", "patiently"]
 
 _T = TypeVar("_T")
 
 _TRIES: Final = 4
 _FIRST_PAUSE: Final = 0.02
+
+UNFINISHED: Final = "the storage was closed before there was an answer; it may have been done"
 
 
 async def patiently(
@@ -54,3 +56,20 @@ async def patiently(
             await asyncio.sleep(pause)
             pause *= 3
     raise AssertionError  # the loop returns or raises
+
+
+async def outlived(task: asyncio.Task[_T]) -> _T:
+    """
+    Wait for a task that goes on where its caller is cancelled.
+
+    Raises:
+        ClosedError: The storage ended the task when it closed. Its caller was not
+            cancelled, and must not look as if it were.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if task.cancelled() and (caller is None or not caller.cancelling()):
+            raise ClosedError(UNFINISHED) from None
+        raise

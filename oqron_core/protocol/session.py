@@ -500,9 +500,14 @@ class Session:
     async def nack(
         self, leases: Sequence[Lease], *, delay: float = 0.0, priority: int | None = None
     ) -> None:
-        """Give leases back; where the hot plane does not answer, they lapse."""
+        """Give leases back; where the hot plane does not answer for long, they lapse."""
         try:
-            await self.hot.broker.nack(leases, delay=delay, priority=priority)
+            # One that was given back is no lease any more: again changes nothing.
+            await patiently(
+                lambda _: self.hot.broker.nack(leases, delay=delay, priority=priority),
+                within=_TRY_FOR,
+                over=lambda: self._closed,
+            )
         except (StorageError, ClosedError) as error:
             log.debug("%d leases will lapse: %s", len(leases), error)
 

@@ -25,6 +25,7 @@ from oqron_core.planes.values import Patch, Put, Write, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ends import Settlement
+from oqron_core.protocol.patience import outlived
 from oqron_core.protocol.run_handle import describe_error
 from oqron_core.protocol.session import Session, side_by_side
 from oqron_core.protocol.transitions import JOB
@@ -175,7 +176,7 @@ class Settling:
         """Run a step to its end also if its caller is cancelled in the middle."""
         task = self._session.spawn(step, name="oqron-settle", brief=True)
         try:
-            return await asyncio.shield(task)
+            return await outlived(task)
         except asyncio.CancelledError:
             task.add_done_callback(_seen)
             raise

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from oqron_core.exceptions import UnavailableError
+from oqron_core.exceptions import ClosedError, UnavailableError
 from oqron_core.protocol.coalesce import Coalescer
 
 
@@ -256,7 +256,7 @@ def test_closing_leaves_nobody_waiting(at_once: int) -> None:
             await coalescer.close()
             found = await asyncio.gather(*answers, return_exceptions=True)
 
-        assert all(isinstance(each, asyncio.CancelledError) for each in found)
+        assert all(isinstance(each, ClosedError) for each in found)
 
     asyncio.run(main())
 

@@ -15,7 +15,13 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from oqron_core.exceptions import CapabilityError, InvalidValueError, UnavailableError
+from oqron_core.exceptions import (
+    CapabilityError,
+    ClosedError,
+    InvalidValueError,
+    TimedOutError,
+    UnavailableError,
+)
 from oqron_core.models import Job, JobSpec, Run
 from oqron_core.planes import Delete, Entry, Patch, Put, Scope
 from oqron_core.protocol.claims import Claim
@@ -630,6 +636,88 @@ class AdversityContract(AdversityBase):
                 assert run_ends == run.status
                 assert ("out" if run_ends == "completed" else None) == run.output
                 assert (end == "drop") == str(run.error).startswith("abandoned")
+
+    async def test_a_claim_that_is_answered_after_its_lease_is_not_handed_out(self) -> None:
+        """Another has the job by then: the caller is told, and nothing is worked twice."""
+        await self.storage.jobs.add("q", 1, id="a")
+        async with self.open() as other:
+            pause = self.faults.pause("durable.write", when="after")
+            late = asyncio.create_task(self.storage.jobs.claim("q", lease_for=LAPSE))
+            await pause.reached.wait()
+            await self.lapse()
+            # The lease is counted by the clock of this process, whatever the plane's is.
+            await asyncio.sleep(LAPSE)
+            taken: list[Claim] = []
+
+            async def is_taken() -> bool:
+                taken.extend(await other.jobs.claim("q", lease_for=60.0))
+                return bool(taken)
+
+            await self.until(is_taken)
+            pause.release()
+            with pytest.raises(TimedOutError, match="lease_for"):
+                await late
+            await self.settle()
+            assert 2 == taken[0].attempt
+            await other.jobs.complete(taken[0])
+        assert "completed" == await self.state("a")
+
+    async def test_a_repeated_cancel_tells_the_worker_that_the_first_could_not(self) -> None:
+        """The first was done and had no answer; the second is not done with the record alone."""
+        job = await self.storage.jobs.add("q", 1)
+        faults = Faults()
+        async with self.open() as worker, self.open(faults) as steering:
+            [claim] = await worker.jobs.claim("q", lease_for=60.0)
+            faults.fail("durable.write", when="after", times=None)
+            with pytest.raises(UnavailableError):
+                await steering.jobs.cancel("q", job.id)
+            faults.heal()
+            assert await steering.jobs.cancel("q", job.id)
+
+            async def is_told() -> bool:
+                return claim.cancelled
+
+            await self.until(is_told)
+            counts = await self.storage.hot.broker.counts("q")
+            assert (0, 0) == (counts.ready, counts.leased)
+
+            async def is_closed() -> bool:
+                return await self.status_of(claim.run.id) == "cancelled"
+
+            await self.until(is_closed)
+
+    @pytest.mark.parametrize("end", ["release", "retry"])
+    async def test_one_lost_answer_does_not_cost_the_whole_lease(self, end: str) -> None:
+        """What is given back is asked for again, and may be claimed at once."""
+        await self.storage.jobs.add("q", 1)
+        claim = await self.hold(lease_for=3600.0)
+        self.faults.fail("hot.broker.nack")
+        if end == "release":
+            await self.storage.jobs.release(claim)
+        else:
+            await self.storage.jobs.fail(claim, "odd", retry_in=0.0)
+
+        assert 1 == len(await self.storage.jobs.claim("q"))
+
+    @pytest.mark.parametrize("call", ["add", "complete", "claim", "fail"])
+    async def test_closing_does_not_look_as_if_a_caller_were_cancelled(self, call: str) -> None:
+        """Nobody cancelled it: it gets an error, which a task group does not swallow."""
+        faults = Faults()
+        async with self.open(faults, close_timeout=0.4) as other:
+            await other.jobs.add_many("q", range(2))
+            [claim] = await other.jobs.claim("q", lease_for=60.0)
+            steps: dict[str, Callable[[], Awaitable[Any]]] = {
+                "add": lambda: other.jobs.add("q", 1),
+                "complete": lambda: other.jobs.complete(claim),
+                "claim": lambda: other.jobs.claim("q", lease_for=60.0),
+                "fail": lambda: other.jobs.fail(claim, "odd", retry_in=0.0),
+            }
+            pause = faults.pause("durable.write")
+            task = asyncio.ensure_future(steps[call]())
+            await pause.reached.wait()
+        answer = (await asyncio.gather(task, return_exceptions=True))[0]
+        pause.release()
+        assert isinstance(answer, ClosedError)
 
     # --- odd rows -------------------------------------------------------------------------
 
