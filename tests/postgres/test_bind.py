@@ -312,3 +312,23 @@ def test_what_is_no_transaction_is_refused(postgres_url: str, prefix: str, thing
                 plane.bind(thing)
 
     run(main())
+
+
+@each_kind
+def test_a_transaction_of_another_database_is_refused(
+    postgres_url: str, database: str, prefix: str, begin: Begin
+) -> None:
+    """Before anything is written there, though tables of the same names are there."""
+
+    async def main() -> None:
+        async with opened(database, prefix) as other, opened(postgres_url, prefix) as plane:
+            async with begin(database) as mine:
+                bound = plane.bind(mine)
+                with pytest.raises(InvalidValueError, match="is in the database"):
+                    await bound.write([Insert("n", "a", {})])
+                with pytest.raises(InvalidValueError, match="is in the database"):
+                    await bound.after_commit(asyncio.sleep)  # type: ignore[arg-type]  # never called
+            assert [None] == [*await other.get("n", ["a"])]
+            assert [None] == [*await plane.get("n", ["a"])]
+
+    run(main())

@@ -13,7 +13,7 @@ import attrs
 
 from sqlalchemy import text
 
-from oqron_core.exceptions import OqronError
+from oqron_core.exceptions import InvalidValueError, OqronError
 from oqron_postgres._connection import PostgresConnection
 from oqron_postgres._errors import translated
 from oqron_postgres._links import Link, Rows
@@ -35,7 +35,7 @@ _GIVE_UP_AFTER: Final = 3600.0
 _SAVEPOINT: Final = Statement.of(text("SAVEPOINT oqron"))
 _RELEASE: Final = Statement.of(text("RELEASE SAVEPOINT oqron"))
 _UNDO: Final = Statement.of(text("ROLLBACK TO SAVEPOINT oqron"))
-_XID: Final = Statement.of(text("SELECT pg_current_xact_id()::text"))
+_XID: Final = Statement.of(text("SELECT pg_current_xact_id()::text, current_database()"))
 _FATE: Final = Statement.of(
     text(
         "SELECT x.xid, pg_xact_status(x.xid::xid8) "
@@ -57,10 +57,18 @@ class BoundLink:
         with translated():
             return await self._link.fetch(statement, params)
 
-    async def transaction_id(self) -> str:
-        """Give the id of the caller's transaction."""
-        rows = await self.fetch(_XID, {})
-        return str(rows[0][0])
+    async def transaction_id(self, database: str) -> str:
+        """
+        Give the id of the caller's transaction.
+
+        Raises:
+            InvalidValueError: It is not in *database*.
+        """
+        xid, name = (await self.fetch(_XID, {}))[0]
+        if name != database:
+            reason = f"is in the database {name!r}; the storage is in {database!r}"
+            raise InvalidValueError("transaction", reason)
+        return str(xid)
 
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

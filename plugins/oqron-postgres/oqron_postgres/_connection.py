@@ -172,6 +172,7 @@ class PostgresConnection:
         book: The statements.
         read_committed: Whether that is the isolation of its sessions.
         keyed: Whether its sessions do not walk tables where there is an index.
+        database: The database, as the server calls it.
     """
 
     def __init__(self, settings: PostgresSettings) -> None:
@@ -180,6 +181,7 @@ class PostgresConnection:
         self.book = StatementBook(self.names)
         self.read_committed = True
         self.keyed = False
+        self.database = ""
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._closed = False

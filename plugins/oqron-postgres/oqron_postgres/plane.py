@@ -414,11 +414,13 @@ class BoundPostgresPlane(_Statements, BoundDurablePlane):
     serialization failures are the caller's to run again: `UnavailableError`.
     """
 
-    __slots__ = ("_link",)
+    __slots__ = ("_link", "_transaction")
 
     def __init__(self, core: _Core, link: Link) -> None:
         super().__init__(core)
         self._link = BoundLink(link)
+        # Asked for once for a write and what is to follow it.
+        self._transaction: str | None = None
 
     async def _fetch(
         self, statement: Statement, params: Mapping[str, Any], *, idempotent: bool
@@ -445,6 +447,8 @@ class BoundPostgresPlane(_Statements, BoundDurablePlane):
         if atomic:
             self._check_atomic(writes)
         batch = self._batch(writes, returning)
+        if self._transaction is None:
+            self._transaction = await self._link.transaction_id(self._core.connection.database)
         if not atomic:
             await self._write_all(batch)
             return batch.finish()
@@ -484,7 +488,9 @@ class BoundPostgresPlane(_Statements, BoundDurablePlane):
         Raises:
             UnavailableError: The transaction is broken.
         """
-        xid = await self._link.transaction_id()
+        xid, self._transaction = self._transaction, None
+        if xid is None:
+            xid = await self._link.transaction_id(self._core.connection.database)
         self._core.watcher.add(xid, callback)
 
     async def check(self) -> Health:

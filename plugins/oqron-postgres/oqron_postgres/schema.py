@@ -341,7 +341,8 @@ async def apply_schema(settings: PostgresSettings) -> Applied:
 
 _SERVER: Final = """
 SELECT current_setting('server_encoding'), current_setting('server_version_num')::int,
-  current_setting('default_transaction_isolation'), current_setting('enable_seqscan')
+  current_setting('default_transaction_isolation'), current_setting('enable_seqscan'),
+  current_database()
 """
 _OLDEST: Final = 140_000
 
@@ -356,7 +357,8 @@ async def ensure_schema(pool: PostgresConnection) -> None:
     """
     settings, names = pool.settings, pool.names
     async with pool.acquire() as connection:
-        ((encoding, version, isolation, walks),) = await fetch_rows(connection, _SERVER)
+        (found,) = await fetch_rows(connection, _SERVER)
+        encoding, version, isolation, walks, pool.database = found
         if version < _OLDEST:
             msg = f"PostgreSQL 14 or later is needed, the server is {version // 10_000}"
             raise SchemaError(msg)
