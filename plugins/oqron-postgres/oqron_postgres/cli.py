@@ -34,7 +34,12 @@ def _settings(invocation: Invocation) -> PostgresSettings:
 
 
 def _document(status: SchemaStatus) -> dict[str, Any]:
-    return {**attrs.asdict(status), "ok": status.ok, "problem": status.problem()}
+    return {
+        **attrs.asdict(status),
+        "ok": status.ok,
+        "problem": status.problem(),
+        "remarks": status.remarks(),
+    }
 
 
 @click.group()
@@ -83,6 +88,8 @@ def status(context: click.Context, *, as_json: bool) -> None:
         print_line(f"installed  {'none' if found.installed is None else found.installed}")
         print_line(f"wanted     {found.wanted}")
         print_line(f"v1 table   {found.v1}")
+    for remark in found.remarks():
+        note(remark)
     problem = found.problem()
     if problem is not None:
         note(problem)
@@ -100,8 +107,9 @@ def status(context: click.Context, *, as_json: bool) -> None:
 def roles(invocation: Invocation, *, reader: str, worker: str, migrator: str) -> None:
     """Print SQL that makes roles with no more than they need.
 
-    The reader may see one project and environment: those of --project and
-    --environment, or of the settings.
+    The tables will belong to the migrator: a process that logs in as the owner of
+    before needs the worker role from then on. The reader may see one project and
+    environment: those of --project and --environment, or of the settings.
     """
     settings = core_settings(invocation)
     click.echo(
