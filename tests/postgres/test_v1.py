@@ -368,6 +368,18 @@ def test_rows_without_a_scope_stay_together(database: str) -> None:
     assert ("p", "e", 1) == (report.project, report.environment, report.unscoped)
 
 
+def test_a_row_without_a_scope_does_not_vanish_behind_one_with_it(database: str) -> None:
+    """One key has room for one of them; the other is refused by name."""
+    rows = [("queue_job:q", "x", {"n": 1}), ("oqron:p:e:queue_job:q", "x", {"n": 2})]
+    _make_v1(database, [*rows, ("queue_job:q", "y", {})])
+    settings = _settings(database)
+    for dry_run in (True, False):
+        report = run(migrate_v1(settings, project="p", environment="e", dry_run=dry_run))
+        assert ({RecordKind.JOB: 2}, 1) == (report.moved, report.refused_count)
+        assert "queue_job:q/x: has the place of oqron:p:e:queue_job:q/x" in report.refused[0]
+        assert not report.verified
+
+
 # --- what cannot be read or moved -------------------------------------------
 
 

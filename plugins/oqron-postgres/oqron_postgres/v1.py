@@ -213,6 +213,11 @@ class _Row:
     def table(self) -> Table:
         return table_for_kind(self.kind)
 
+    @property
+    def scoped(self) -> tuple[str, str]:
+        """Its key in the old table, had it its scope in the namespace."""
+        return f"oqron:{self.project}:{self.environment}:{self.namespace}", self.id
+
     def document(self) -> dict[str, Any]:
         return {
             "p": self.project,
@@ -353,6 +358,7 @@ class _Migration:
         self._link = PsycopgLink(connection)
         self._moves = self._statements("v1_move.sql")
         self._checks = self._statements("v1_check.sql")
+        self._twins = Statement.file("v1_twins.sql", kv=names.table("kv"))
         self.terms = terms
         self.moved: Counter[str] = Counter()
         self.mended: dict[str, str] = {}
@@ -381,7 +387,21 @@ class _Migration:
             rows.append(row)
             if row.mended:
                 self.mended[at] = ", ".join(row.mended)
+        rows = await self._without_twins(rows)
         return _Batch(rows, len(raws), (raws[-1][0], raws[-1][1]) if raws else None)
+
+    async def _without_twins(self, rows: list[_Row]) -> list[_Row]:
+        """Refuse rows without a scope whose place is that of a row with one."""
+        asked = {row.scoped: row for row in rows if row.unscoped}
+        if not asked:
+            return rows
+        part = [{"n": namespace, "i": id_} for namespace, id_ in asked]
+        twins = {tuple(twin) for twin in await self._link.fetch(self._twins, {"doc": dumps(part)})}
+        for namespace, id_ in twins:
+            at = f"{asked[namespace, id_].namespace}/{id_}"
+            self.mended.pop(at, None)
+            self.refused[at] = f"has the place of {namespace}/{id_}: delete one, or change its id"
+        return [row for row in rows if not (row.unscoped and row.scoped in twins)]
 
     async def batches(self) -> AsyncIterator[_Batch]:
         """Read everything, from the start."""
