@@ -135,8 +135,14 @@ def requeue(
             }
         )
     elif result.done or everything:
-        print_line(f"{len(result.done)} dead letters of {queue} are jobs again")
+        print_line(_again(len(result.done), queue))
     _complain(queue, result)
+
+
+def _again(count: int, queue: str) -> str:
+    if count == 1:
+        return f"1 dead letter of {queue} is a job again"
+    return f"{count} dead letters of {queue} are jobs again"
 
 
 async def _ids(storage: Storage, queue: str) -> list[str]:

@@ -20,7 +20,7 @@ from oqron_core.cli._invocation import (
     run_async,
 )
 from oqron_core.cli._output import Column, bar, note, print_json, print_line, print_table
-from oqron_core.config import structure_section
+from oqron_core.config import Settings, structure_section
 
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "backend_settings",
     "bar",
     "common_options",
+    "core_settings",
     "json_option",
     "note",
     "opened",
@@ -58,3 +59,16 @@ def backend_settings(invocation: Invocation, backend: str) -> Any:
         plugins.durable(backend)  # says why
     assert found is not None  # noqa: S101 - the line before has raised otherwise
     return structure_section(found, settings.section_for(backend), backend)
+
+
+def core_settings(invocation: Invocation) -> Settings:
+    """
+    Give the settings that are no backend's, as the options and all sources say.
+
+    Args:
+        invocation: What the command was told.
+
+    Raises:
+        ConfigError: Something is wrong.
+    """
+    return invocation.settings(discover(only=()))

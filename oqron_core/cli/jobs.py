@@ -148,7 +148,8 @@ async def _add_lines(
     if as_json:
         print_json({"queueName": queue, "added": len(done.ids), "ids": done.ids})
     else:
-        print_line(f"{len(done.ids)} jobs added to {queue}")
+        jobs = "job" if len(done.ids) == 1 else "jobs"
+        print_line(f"{len(done.ids)} {jobs} added to {queue}")
 
 
 # --- look ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from click.testing import CliRunner, Result
 
+from oqron_core import open_storage
 from oqron_core.cli._app import cli
 from oqron_core.planes.capabilities import CONTRACT_VERSION
 
@@ -506,6 +508,27 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_added(on_redis: Invoke)
     assert "line 1201: is no JSON" in one_line(result)
     assert "1000 jobs were added" in one_line(result)
     assert 1000 == counted["items"][0]["waiting"]
+
+
+@pytest.mark.parametrize(
+    ("count", "added", "again"),
+    [
+        (1, "1 job added to q", "1 dead letter of q is a job again"),
+        (2, "2 jobs added to q", "2 dead letters of q are jobs again"),
+    ],
+)
+def test_one_is_counted_as_one(on_redis: Invoke, count: int, added: str, again: str) -> None:
+    """Where jobs are added and where dead letters are jobs again."""
+    lines = "\n".join(str(number) for number in range(count))
+    assert f"{added}\n" == on_redis("jobs", "add", "q", "--jsonl", "-", input=lines).stdout
+
+    async def bury() -> None:
+        async with open_storage() as storage:
+            for claim in await storage.jobs.claim("q", limit=count):
+                await storage.jobs.fail(claim, "no", retry=False)
+
+    asyncio.run(bury())
+    assert f"{again}\n" == on_redis("dlq", "requeue", "q", "--all").stdout
 
 
 def test_what_the_demo_kept_can_be_looked_at_and_requeued(on_redis: Invoke, project: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from fix_postgres import opened, run
 
-from oqron_core.planes import Delete, Patch, Query
+from oqron_core.planes import Delete, Insert, Patch, Query
 from oqron_core.taxonomy import RecordKind
 from oqron_core.testing.servers import PostgresServer
 from oqron_postgres._query import segments_of, shape_of
@@ -253,6 +253,22 @@ def test_the_queries_answer_what_is_there(large: str) -> None:
     assert 150 == len(definitions)
     assert 50 == len(failed) == len(messages)
     assert all(row[1] >= row[2] for row in rates)
+
+
+def test_finished_jobs_that_never_expire_are_not_open(database: str) -> None:
+    """Whoever keeps them for ever still wants to know what is left to do."""
+
+    async def main() -> None:
+        async with opened(database, "oqron", project="my-app", environment="production") as plane:
+            statuses = ("waiting", "completed", "failed", "cancelled")
+            await plane.write([Insert("queue_job:q", s, {"status": s}) for s in statuses])
+
+    run(main())
+    with psycopg.connect(database) as connection:
+        by_status = connection.execute(QUERIES["Jobs per queue and status"].encode()).fetchall()
+        retries = connection.execute(QUERIES["Retries per queue"].encode()).fetchall()
+    assert [("queue_job:q", "waiting", 1)] == by_status
+    assert [("queue_job:q", 1, 0, None)] == retries
 
 
 # --- what the plane itself sends ---------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import uuid
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ from typing import Any
 import psycopg
 import pytest
 
+from click.testing import CliRunner
 from fix_postgres import opened, run
 from sqlalchemy import create_engine, inspect
 
 from oqron_core.exceptions import ConfigError, InvalidValueError, SchemaError, StorageError
 from oqron_core.planes import Insert, Put, Query
 from oqron_core.taxonomy import RecordKind, classify_namespace
-from oqron_postgres import PostgresSettings, connect
+from oqron_postgres import PostgresSettings, _doctor, connect
 from oqron_postgres._query import NAMESPACES
+from oqron_postgres.cli import schema
 from oqron_postgres.schema import (
     SCHEMA_VERSION,
     SchemaState,
@@ -116,6 +119,39 @@ def test_apply_may_be_raced_and_repeated(database: str) -> None:
     assert 1 == sum(bool(item.steps) for item in done)
     assert {SCHEMA_VERSION} == {item.after for item in done}
     assert () == run(apply_schema(settings_of(database))).steps
+
+
+def test_the_status_says_whether_a_storage_would_open(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would on an empty database, if it may make the tables; and so says its exit status."""
+    monkeypatch.setenv("OQRON_POSTGRES__URL", database)
+
+    def status() -> tuple[int, str]:
+        result = CliRunner().invoke(schema, ["status"], catch_exceptions=False)
+        return result.exit_code, result.stderr
+
+    code, said = status()
+    assert 0 == code
+    assert "the first storage that opens makes them" in said
+    fine, told = run(_doctor.schema(settings_of(database)))
+    assert fine
+    assert "the first storage that opens makes them" in told
+
+    monkeypatch.setenv("OQRON_POSTGRES__CREATE_SCHEMA", "false")
+    code, said = status()
+    assert 1 == code
+    assert "run `oqron schema apply`" in said
+
+    run(enter(settings_of(database)))
+    assert (0, "") == status()
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE oqron_kv AS SELECT 1 AS id")
+    assert 1 == status()[0]
+    monkeypatch.setenv("OQRON_POSTGRES__ALLOW_V1", "true")
+    code, said = status()
+    assert 0 == code
+    assert "allow_v1 opens beside them" in said
 
 
 def test_opening_makes_no_tables_unless_it_may(database: str) -> None:
@@ -382,3 +418,67 @@ def test_a_worker_works_and_cannot_change_the_tables(
     finally:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"DROP ROLE {login}")
+
+
+@pytest.fixture(params=[15, 18])
+def owned(request: pytest.FixtureRequest, postgres_of: Any) -> Any:
+    """Give a superuser's URL and its owner's of a database with tables, and roles' names."""
+    server = postgres_of(request.param)
+    tag = uuid.uuid4().hex[:12]
+    owner = f"owner_{tag}"
+    roles = {name: f"{name}_{tag}" for name in ("reader", "worker", "migrator")}
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {owner} LOGIN CREATEROLE PASSWORD 'o'".encode())
+        connection.execute(f"CREATE DATABASE d{tag} OWNER {owner}".encode())
+    url = server.url(f"d{tag}")
+    mine = f"postgresql://{owner}:o@" + url.split("@", 1)[1]
+    run(apply_schema(settings_of(mine)))
+    yield url, mine, roles
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE d{tag} WITH (FORCE)".encode())
+        for role in (*roles.values(), owner):
+            connection.execute(f"DROP ROLE IF EXISTS {role}".encode())
+
+
+def test_the_owner_with_createrole_may_make_the_roles(owned: tuple[str, str, Any]) -> None:
+    """As the SQL says, twice, and with another reader; the owner goes on working."""
+    _, mine, roles = owned
+    with psycopg.connect(mine, autocommit=True) as connection:
+        for project in ("p", "p", "q"):
+            sql = roles_sql(settings_of(mine), project=project, environment="e", **roles)
+            connection.execute(sql.encode())
+        owners = connection.execute(
+            "SELECT DISTINCT tableowner FROM pg_tables WHERE tablename LIKE 'oqron\\_%'"
+        ).fetchall()
+    assert [(roles["migrator"],)] == owners
+    run(enter(settings_of(mine)))
+
+
+def test_who_was_the_owner_needs_the_role_of_a_worker(owned: tuple[str, str, Any]) -> None:
+    """The SQL warns of it, where a superuser runs it."""
+    url, mine, roles = owned
+    sql = roles_sql(settings_of(url), project="p", environment="e", **roles)
+    assert f'GRANT "{roles["worker"]}" TO that role' in " ".join(sql.split())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.encode())
+        with pytest.raises(StorageError):
+            run(enter(settings_of(mine)))
+        owner = mine.split("//")[1].split(":")[0]
+        connection.execute(f"GRANT {roles['worker']} TO {owner}".encode())
+    run(enter(settings_of(mine)))
+
+
+def test_roles_are_made_all_or_not_at_all(owned: tuple[str, str, Any]) -> None:
+    """What fails in the middle leaves nothing behind."""
+    url, _, roles = owned
+    sql = roles_sql(settings_of(url), project="p", environment="e", **roles)
+    assert sql.rstrip().endswith("COMMIT;")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP TABLE oqron_runs")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute(sql.encode())
+        connection.execute("ROLLBACK")
+        made = connection.execute(
+            "SELECT count(*) FROM pg_roles WHERE rolname = ANY (%s)", (list(roles.values()),)
+        )
+        assert (0,) == made.fetchone()

@@ -101,4 +101,4 @@ async def schema(settings: PostgresSettings) -> tuple[bool, str]:
     status = await schema_status(settings)
     names = Names.of(settings)
     fine = f"tables {names.schema}.{names.prefix}_* are of schema version {status.installed}"
-    return status.ok, status.problem() or fine
+    return status.ok, status.problem() or "; ".join(status.remarks()) or fine

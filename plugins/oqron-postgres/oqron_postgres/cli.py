@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +13,7 @@ from oqron_core.cli.extending import (
     backend_settings,
     bar,
     common_options,
+    core_settings,
     json_option,
     note,
     print_json,
@@ -32,7 +34,12 @@ def _settings(invocation: Invocation) -> PostgresSettings:
 
 
 def _document(status: SchemaStatus) -> dict[str, Any]:
-    return {**attrs.asdict(status), "ok": status.ok, "problem": status.problem()}
+    return {
+        **attrs.asdict(status),
+        "ok": status.ok,
+        "problem": status.problem(),
+        "remarks": status.remarks(),
+    }
 
 
 @click.group()
@@ -81,6 +88,8 @@ def status(context: click.Context, *, as_json: bool) -> None:
         print_line(f"installed  {'none' if found.installed is None else found.installed}")
         print_line(f"wanted     {found.wanted}")
         print_line(f"v1 table   {found.v1}")
+    for remark in found.remarks():
+        note(remark)
     problem = found.problem()
     if problem is not None:
         note(problem)
@@ -98,14 +107,11 @@ def status(context: click.Context, *, as_json: bool) -> None:
 def roles(invocation: Invocation, *, reader: str, worker: str, migrator: str) -> None:
     """Print SQL that makes roles with no more than they need.
 
-    The reader may see one project and environment: those of --project and
-    --environment, or of the settings.
+    The tables will belong to the migrator: a process that logs in as the owner of
+    before needs the worker role from then on. The reader may see one project and
+    environment: those of --project and --environment, or of the settings.
     """
-    from oqron_core import load_settings  # noqa: PLC0415 - seldom needed
-
-    settings = load_settings(
-        invocation.config, project=invocation.project, environment=invocation.environment
-    )
+    settings = core_settings(invocation)
     click.echo(
         roles_sql(
             _settings(invocation),
@@ -127,17 +133,20 @@ def roles(invocation: Invocation, *, reader: str, worker: str, migrator: str) ->
 def migrate(context: click.Context, *, dry_run: bool, dismiss: bool, as_json: bool) -> None:
     """Move the rows of the single-table layout to the three tables.
 
-    Rows whose namespace names no scope go to --project and --environment.
-    Resumable, verified by counts; the old table stays for you to drop.
+    Rows whose namespace names no scope go to --project and --environment, or to
+    those of the settings. What has ended expires as [retention] says.
+    Resumable, every row is looked for; the old table stays for you to drop.
     """
     invocation: Invocation = context.obj
     settings = _settings(invocation)
     if dismiss:
         if dry_run:
             raise click.UsageError("--dismiss and --dry-run exclude each other")
-        run_async(dismiss_v1(settings))
-        _say(as_json, {"dismissed": True}, "the rows of the v1 table are dismissed")
+        left = run_async(dismiss_v1(settings))
+        line = f"the old table is dismissed; nothing was deleted, it holds {_rows(left)}"
+        _say(as_json, {"dismissed": True, "rows": left}, line)
         return
+    core = core_settings(invocation)
     with bar("reading" if dry_run else "moving", None) as progress:
 
         def tell(done: int, total: int) -> None:
@@ -147,14 +156,16 @@ def migrate(context: click.Context, *, dry_run: bool, dismiss: bool, as_json: bo
         report = run_async(
             migrate_v1(
                 settings,
-                project=invocation.project,
-                environment=invocation.environment,
+                # A scope that nobody gave is no answer, even if it has a default.
+                project=core.project if "project" in core.sources else None,
+                environment=core.environment if "environment" in core.sources else None,
+                core=core,
                 dry_run=dry_run,
                 on_progress=tell,
             )
         )
     _show(report, as_json=as_json)
-    if report.refused_count or not (dry_run or report.verified):
+    if report.refused_count or report.missing:
         context.exit(1)
 
 
@@ -165,22 +176,56 @@ def _say(as_json: bool, document: dict[str, Any], line: str) -> None:  # noqa: F
         print_line(line)
 
 
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def _list(say: Callable[[str], None], lines: Sequence[str], count: int) -> None:
+    for line in lines:
+        say(line)
+    if count > len(lines):
+        say(f"and {count - len(lines)} more")
+
+
 def _show(report: V1Report, *, as_json: bool) -> None:
     if as_json:
         moved = {str(kind): count for kind, count in report.moved.items()}
         print_json({**attrs.asdict(report), "moved": moved})
         return
-    verb = "would move" if report.dry_run else "moved"
-    print_line(f"{report.total} rows in the old table; {verb} {sum(report.moved.values())}")
+    if not report.total:
+        print_line("there is no old table, or it is empty: nothing to move")
+        return
+    would = report.dry_run
+    number = sum(report.moved.values())
+    verb = f"would move {number}" if would else f"moved {number} now"
+    print_line(f"{_rows(report.total)} in the old table; {verb}")
     for kind, count in sorted(report.moved.items()):
         print_line(f"  {kind:<12} {count}")
     if report.kept:
-        print_line(f"{report.kept} were there already and are left as they are")
-    if report.repaired:
-        print_line(f"{report.repaired} values were mended beyond their dates")
-    for line in report.refused:
-        note(line)
+        are = "was there already and is left as it is"
+        if report.kept != 1:
+            are = "were there already and are left as they are"
+        print_line(f"{report.kept} {are}")
+    if report.unscoped:
+        names = "names" if report.unscoped == 1 else "name"
+        belongs = "belongs" if report.unscoped == 1 else "belong"
+        print_line(
+            f"{_rows(report.unscoped)} that {names} no scope {belongs} to project "
+            f"{report.project} and environment {report.environment}"
+        )
+    if report.mended_count:
+        verb = "would be" if would else "was" if report.mended_count == 1 else "were"
+        print_line(f"{_rows(report.mended_count)} {verb} mended beyond the dates, in these fields:")
+        _list(lambda line: print_line(f"  {line}"), report.mended, report.mended_count)
     if report.refused_count:
-        note(f"{report.refused_count} rows cannot be moved as they are")
-    if not report.dry_run and report.verified:
+        note(f"{_rows(report.refused_count)} cannot be moved:")
+        _list(note, report.refused, report.refused_count)
+    if report.missing:
+        seen = "could not be read" if would else "could not be read, or not found in the new tables"
+        note(f"{_rows(report.missing)} {seen}")
+    left = report.refused_count + report.missing
+    if report.verified:
         print_line("every row was found in its table; the old one is yours to drop")
+    elif not would:
+        are = "row is" if left == 1 else "rows are"
+        print_line(f"keep the old table: {left} {are} only there")

@@ -96,6 +96,8 @@ class SchemaStatus:
         v1: The table of the v1 layout.
         schema: The PostgreSQL schema.
         table_prefix: The prefix of the tables.
+        create_schema: Whether opening a storage makes missing tables.
+        allow_v1: Whether storages open beside rows of v1.
     """
 
     state: SchemaState
@@ -104,24 +106,44 @@ class SchemaStatus:
     v1: V1State
     schema: str
     table_prefix: str
+    create_schema: bool = False
+    allow_v1: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether a storage can be opened."""
-        settled = self.v1 is not V1State.PENDING
-        return self.state is SchemaState.CURRENT and settled
+        made = self.state is SchemaState.EMPTY and self.create_schema
+        settled = self.v1 is not V1State.PENDING or self.allow_v1
+        return settled and (made or self.state is SchemaState.CURRENT)
+
+    def remarks(self) -> list[str]:
+        """Say what a storage opens in spite of."""
+        if not self.ok:
+            return []
+        remarks = []
+        if self.state is SchemaState.EMPTY:
+            remarks.append(
+                "there are no tables yet: the first storage that opens makes them, if its "
+                "role may, or `oqron schema apply`"
+            )
+        if self.v1 is V1State.PENDING:
+            remarks.append(
+                f"{self.schema}.{self.table_prefix}_kv, of the v1 layout, holds rows that "
+                "were not moved; allow_v1 opens beside them"
+            )
+        return remarks
 
     def problem(self) -> str | None:
         """Say what is wrong and what mends it, or None."""
+        if self.ok:
+            return None
         tables = f"the tables {self.schema}.{self.table_prefix}_*"
-        if self.v1 is V1State.PENDING:
+        if self.v1 is V1State.PENDING and not self.allow_v1:
             return (
                 f"{self.schema}.{self.table_prefix}_kv, of the v1 layout, holds rows that were "
                 "not moved: run `oqron migrate-v1 --dry-run`, then `oqron migrate-v1`; or, if "
                 "v1 was drained and they are not needed, `oqron migrate-v1 --dismiss`"
             )
-        if self.state is SchemaState.CURRENT:
-            return None
         if self.state is SchemaState.EMPTY:
             return f"{tables} are missing: run `oqron schema apply`"
         if self.state is SchemaState.OLDER:
@@ -236,7 +258,8 @@ async def schema_status(settings: PostgresSettings) -> SchemaStatus:
         UnavailableError: The server did not answer.
     """
     async with raw_connection(settings) as connection:
-        return await read_status(connection, Names.of(settings))
+        status = await read_status(connection, Names.of(settings))
+    return attrs.evolve(status, create_schema=settings.create_schema, allow_v1=settings.allow_v1)
 
 
 # --- applying ---------------------------------------------------------------
@@ -396,7 +419,8 @@ def roles_sql(
     The reader, for dashboards, may read the rows of one project and environment: a
     policy of the tables holds it to them. The worker may read and write rows and do
     nothing to the tables. The migrator owns the tables. None of them may log in: grant
-    them to those who do.
+    them to those who do. A process that still logs in as the owner of before stops
+    working until it is granted the worker.
 
     Args:
         settings: Of which only the schema and the prefix matter.
@@ -407,7 +431,8 @@ def roles_sql(
         migrator: The name of the role that applies schemas.
 
     Returns:
-        SQL that may be repeated, also with other scopes and other readers.
+        SQL that may be repeated, also with other scopes and other readers. All of it
+        or nothing takes effect.
     """
     from string import Template  # noqa: PLC0415 - seldom needed
 
@@ -439,7 +464,7 @@ def roles_sql(
         )
         for suffix in _OURS
     ]
-    return "\n".join(parts)
+    return "\n".join([*parts, "COMMIT;\n"])
 
 
 def _policy(reader: str) -> str:

@@ -1,5 +1,5 @@
-SELECT count(*)
-FROM jsonb_to_recordset(CAST(:doc AS jsonb)) AS d(p text, v1 text, n text, i text)
+SELECT d.k, count(*)
+FROM jsonb_to_recordset(CAST(:doc AS jsonb)) AS d(p text, v1 text, n text, k text, i text)
 CROSS JOIN LATERAL (
   SELECT 1
   FROM ${table} AS t
@@ -7,3 +7,4 @@ CROSS JOIN LATERAL (
     AND t.namespace = d.n AND t.id = d.i
   OFFSET 0
 ) AS f
+GROUP BY d.k

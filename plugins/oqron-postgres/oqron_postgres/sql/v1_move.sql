@@ -6,6 +6,6 @@ WITH moved AS (
     AS d(p text, v1 text, n text, k text, i text, v jsonb, t bigint, e bigint)
   -- What the new version has written meanwhile is newer.
   ON CONFLICT (project, environment, namespace, id) DO NOTHING
-  RETURNING 1
+  RETURNING record_kind
 )
-SELECT count(*) FROM moved
+SELECT record_kind, count(*) FROM moved GROUP BY record_kind
