@@ -91,7 +91,7 @@ def _list_queues(invocation: Invocation, *, as_json: bool) -> None:
     if as_json:
         print_json({"items": [{"queueName": name, "dead": dead} for name, dead in found.items()]})
         return
-    columns = [Column("queue", style="cyan"), Column("dead", right=True, style="red")]
+    columns = [Column("queue", style="cyan", whole=True), Column("dead", right=True, style="red")]
     print_table(columns, list(found.items()), empty="no queue has a dead letter")
 
 

@@ -253,7 +253,7 @@ def counts(invocation: Invocation, *, queues: tuple[str, ...], as_json: bool) ->
         if status in _ALWAYS or any(row[status.value] for row in rows)
     ]
     columns = [
-        Column("queue", style="cyan"),
+        Column("queue", style="cyan", whole=True),
         *(Column(status, right=True) for status in shown),
         Column("dead", right=True, style="red"),
         Column(""),

@@ -78,7 +78,7 @@ def list_topics(invocation: Invocation, *, as_json: bool) -> None:
         print_json({"items": rows})
         return
     columns = [
-        Column("topic", style="cyan"),
+        Column("topic", style="cyan", whole=True),
         Column("groups", right=True),
         Column("messages", right=True),
     ]
@@ -116,7 +116,7 @@ def groups(invocation: Invocation, *, topic: str, as_json: bool) -> None:
         print_json({"items": [{**wire(group), **state} for group, state in rows]})
         return
     columns = [
-        Column("group", style="cyan"),
+        Column("group", style="cyan", whole=True),
         Column("lag", right=True),
         Column("dead", right=True, style="red"),
         Column("tries", right=True),
@@ -174,7 +174,7 @@ def lag(invocation: Invocation, *, topic: str, group: str | None, as_json: bool)
     if as_json:
         print_json({"items": [{"group": name, "lag": count} for name, count in found.items()]})
         return
-    columns = [Column("group", style="cyan"), Column("lag", right=True)]
+    columns = [Column("group", style="cyan", whole=True), Column("lag", right=True)]
     print_table(columns, list(found.items()), empty=f"the topic {topic!r} has no group")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from click.testing import CliRunner, Result
 
+from oqron_core._plugins import DoctorCheck, Plugins
 from oqron_core.cli._app import cli
 from oqron_core.planes.capabilities import CONTRACT_VERSION
 
@@ -210,6 +212,71 @@ def test_doctor_shows_settings_with_their_sources(
     assert {"value": 7, "source": "OQRON_RUNS__BUFFER"} == found["settings"]["runs.buffer"]
     assert "shop" == found["settings"]["project"]["value"]
     assert [True, True] == [plane["ok"] for plane in found["planes"]]
+
+
+def test_the_doctor_names_a_server_that_is_away_once(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With address and reason; what hangs on it is skipped, and no cause is lost in rows."""
+    monkeypatch.setenv("OQRON_MODE", "redis")
+    monkeypatch.setenv("OQRON_REDIS__URL", "redis://me:s3cret@127.0.0.1:1/0")
+    monkeypatch.setenv("OQRON_REDIS__RETRIES", "0")
+
+    result = invoke("doctor")
+
+    assert 1 == result.exit_code
+    assert 1 == result.stdout.count("127.0.0.1:1: connection refused")
+    assert 6 == result.stdout.count("skipped")
+    assert "s3cret" not in result.output
+    found = json.loads(invoke("doctor", "--json").stdout)
+    assert {False} == {check["ok"] for check in found["checks"]}
+
+
+def test_what_is_piped_is_neither_folded_nor_cut(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that grep finds a line; who sets COLUMNS has a width of their own."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    sentence = "what is said of it " * 20
+
+    async def check(_: Any) -> tuple[bool, str]:
+        return True, sentence
+
+    fine = DoctorCheck(plugin="mine", name="my check", check=check)
+    monkeypatch.setattr(Plugins, "doctor_checks", lambda _: [fine])
+
+    wide = invoke("doctor", "--mode", "memory").stdout
+    narrow = invoke("doctor", "--mode", "memory", env={"COLUMNS": "60"}).stdout
+
+    assert sentence.strip() in wide
+    assert sentence.strip() not in narrow
+    assert max(map(len, narrow.splitlines())) <= 60
+    for key in document(invoke("doctor", "--mode", "memory", "--json"))["settings"]:
+        assert re.search(f"^{re.escape(key)} ", narrow, re.MULTILINE), key
+
+
+def test_a_setting_of_several_values_is_shown_as_it_is(invoke: Invoke) -> None:
+    """Also where there are none."""
+    found = invoke("doctor", "--mode", "redis", env={"OQRON_REDIS__URL": "redis://127.0.0.1:1/0"})
+
+    assert re.search(r"redis\.sentinels +\[\] +default", found.stdout)
+
+
+def test_a_check_of_the_doctor_may_warn(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves, so it is no trouble, in the row of a check as in that of a plane."""
+
+    async def check(_: Any) -> tuple[None, str]:
+        return None, "look after it"
+
+    warning = DoctorCheck(plugin="mine", name="my check", check=check)
+    monkeypatch.setattr(Plugins, "doctor_checks", lambda _: [warning])
+
+    result = invoke("doctor", "--mode", "memory")
+
+    assert 0 == result.exit_code
+    assert re.search("my check +warning +look after it", result.stdout)
+    (found,) = document(invoke("doctor", "--mode", "memory", "--json"))["checks"]
+    assert {"what": "my check", "ok": True, "warns": True, "says": "look after it"} == found
 
 
 def test_a_mode_that_was_forgotten_is_warned_of(
