@@ -28,6 +28,7 @@ __all__ = [
     "Column",
     "bar",
     "console",
+    "counted",
     "make_table",
     "note",
     "plain",
@@ -199,6 +200,11 @@ def print_page(
 def wire(model: Any) -> dict[str, Any]:
     """Give a model as the JSON that is stored."""
     return unstructure(model)
+
+
+def counted(count: int, thing: str) -> str:
+    """Give a number with what it counts, in the plural unless it is one."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def time_text(instant: int | None) -> str:

@@ -17,6 +17,7 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
+    counted,
     print_json,
     print_line,
     print_page,
@@ -24,6 +25,7 @@ from oqron_core.cli._output import (
     short_time_text,
     tracked,
 )
+from oqron_core.cli._queues import require_queue
 from oqron_core.exceptions import ConflictError
 from oqron_core.models import Job
 from oqron_core.planes.values import Page
@@ -122,6 +124,8 @@ def requeue(
     async def change() -> _Requeued:
         async with opened(invocation) as storage:
             named = await _ids(storage, queue) if everything else list(dict.fromkeys(ids))
+            if not named:
+                await require_queue(storage, queue)
             return await _requeue(storage, queue, named)
 
     result = run_async(change())
@@ -134,8 +138,9 @@ def requeue(
                 "taken": result.taken,
             }
         )
-    elif result.done or everything:
-        print_line(f"{len(result.done)} dead letters of {queue} are jobs again")
+    elif result.done:
+        again = "is a job again" if len(result.done) == 1 else "are jobs again"
+        print_line(f"{counted(len(result.done), 'dead letter')} of {queue} {again}")
     _complain(queue, result)
 
 
@@ -164,6 +169,9 @@ async def _requeue(storage: Storage, queue: str, ids: Sequence[str]) -> _Requeue
 
 
 def _complain(queue: str, result: _Requeued) -> None:
+    if not (result.done or result.missing or result.taken):
+        msg = f"the queue {queue!r} has no dead letter"
+        raise click.ClickException(msg)
     problems = []
     if result.missing:
         problems.append(f"no such dead letter: {', '.join(result.missing)}")

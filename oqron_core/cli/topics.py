@@ -20,6 +20,7 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
+    counted,
     note,
     plain,
     print_json,
@@ -322,7 +323,8 @@ def replay(
     if as_json:
         print_json({"topic": topic, "group": group, "replayed": count})
     else:
-        print_line(f"{count} messages of {topic} are delivered to {group} again")
+        verb = "is" if count == 1 else "are"
+        print_line(f"{counted(count, 'message')} of {topic} {verb} delivered to {group} again")
 
 
 @topics.command()

@@ -149,11 +149,9 @@ def test_a_group_without_a_command_shows_its_help(invoke: Invoke, args: list[str
         ["jobs", "counts"],
         ["jobs", "counts", "q"],
         ["jobs", "pause", "q"],
-        ["jobs", "resume", "q"],
         ["runs", "list"],
         ["dlq", "list"],
         ["dlq", "list", "q"],
-        ["dlq", "requeue", "q", "--all"],
         ["prune"],
         ["prune", "--dry-run"],
         ["rebuild-hot"],
@@ -637,6 +635,46 @@ def test_a_dry_run_counts_what_a_prune_then_deletes(
     assert again["bytes"] > 0
     assert 2 == pruned["pruned"]
     assert 0 == after["records"]
+
+
+def test_a_mistyped_queue_does_not_look_like_success(on_redis: Invoke) -> None:
+    """What is to be opened has to be there; what is to be closed may come later, and is told."""
+    on_redis("jobs", "add", "emails", "1")
+
+    resumed = on_redis("jobs", "resume", "emailz")
+    requeued = on_redis("dlq", "requeue", "emailz", "--all")
+    paused = on_redis("jobs", "pause", "emailz")
+
+    assert [1, 1, 0] == [resumed.exit_code, requeued.exit_code, paused.exit_code]
+    for result in (resumed, requeued, paused):
+        assert "no queue 'emailz' is known so far" in one_line(result)
+        assert "emails" in one_line(result), "a name that is like it"
+    assert "" == resumed.stdout + requeued.stdout
+    assert "emailz is paused\n" == paused.stdout
+    # Now it is known.
+    assert "emailz is open\n" == on_redis("jobs", "resume", "emailz").stdout
+    assert "" == on_redis("jobs", "pause", "emails").stderr
+    assert not document(on_redis("jobs", "resume", "emails", "--json"))["paused"]
+
+
+def test_a_queue_without_dead_letters_has_none_to_requeue(on_redis: Invoke) -> None:
+    """Whoever asked for all of them expected some."""
+    on_redis("jobs", "add", "emails", "1")
+
+    result = on_redis("dlq", "requeue", "emails", "--all", "--json")
+
+    assert 1 == result.exit_code
+    assert one_line(result).endswith("the queue 'emails' has no dead letter")
+    assert [] == json.loads(result.stdout)["requeued"]
+
+
+def test_one_is_not_told_of_in_the_plural(on_redis: Invoke, tmp_path: Path) -> None:
+    """Nor are several in the singular."""
+    (tmp_path / "one").write_text("1\n")
+    (tmp_path / "two").write_text("1\n2\n")
+
+    assert "1 job added to q\n" == on_redis("jobs", "add", "q", "--jsonl", "one").stdout
+    assert "2 jobs added to q\n" == on_redis("jobs", "add", "q", "--jsonl", "two").stdout
 
 
 def test_a_finished_scope_has_nothing_to_prune_or_rebuild(on_redis: Invoke) -> None:
