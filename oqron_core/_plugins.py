@@ -93,7 +93,7 @@ _FACETS: Final[Mapping[str, type]] = MappingProxyType(
     }
 )
 
-_Check: TypeAlias = Callable[[Any], Awaitable[tuple[bool, str]]]
+_Check: TypeAlias = Callable[[Any], Awaitable[tuple[bool | None, str]]]
 _PlaneT = TypeVar("_PlaneT")
 _Open: TypeAlias = Callable[[Any, PlaneContext], AbstractAsyncContextManager[_PlaneT]]
 
@@ -129,7 +129,7 @@ class DoctorCheck:
         plugin: The name of the plugin.
         name: What is checked, in one or two words.
         check: Takes the settings of the plugin's backend, gives whether all is
-            well and one sentence.
+            well (None: with a warning) and one sentence.
         planes: It is for a backend that serves one of these.
     """
 

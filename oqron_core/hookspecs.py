@@ -106,7 +106,7 @@ class DoctorReport(Protocol):
     def __call__(
         self,
         name: str,
-        check: Callable[[Any], Awaitable[tuple[bool, str]]],
+        check: Callable[[Any], Awaitable[tuple[bool | None, str]]],
         *,
         planes: Sequence[str] = ("hot", "durable"),
     ) -> None:
@@ -116,7 +116,8 @@ class DoctorReport(Protocol):
         Args:
             name: One or two words, such as ``postgres schema``.
             check: Takes the settings of the backend of this plugin, gives whether
-                all is well and one sentence; run only by ``oqron doctor``.
+                all is well and one sentence; None instead of a bool is a warning:
+                it serves, and somebody should look. Run only by ``oqron doctor``.
             planes: Run it only where the backend of this plugin serves one of these.
         """
         ...

@@ -106,7 +106,8 @@ class Storage:
     async def _open(self) -> None:
         await self._session.open()
         try:
-            await self._recovery.rebuild_if_lost(batch=self.settings.maintenance.batch)
+            batch = self.settings.maintenance.batch
+            await self._recovery.rebuild_if_lost(batch=batch, opening=True)
         except StorageError as error:
             if not self.settings.start_degraded:
                 raise

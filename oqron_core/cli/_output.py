@@ -28,6 +28,7 @@ __all__ = [
     "Column",
     "bar",
     "console",
+    "counted",
     "make_table",
     "note",
     "plain",
@@ -87,17 +88,22 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=file, markup=False, highlight=False, emoji=False)
 
 
-def print_rich(what: RenderableType, *, whole: bool = False) -> None:
+def print_rich(what: RenderableType, *, whole: bool = True) -> None:
     """
     Print what rich can draw on standard output, without blanks at line ends.
 
     Args:
         what: What is drawn.
         whole: Where it is piped, fold no line and cut no word: a program reads it, or a
-            person with a width of their own.
+            person with a width of their own. Not for what is as wide as the screen.
     """
     screen = console()
-    if whole and not screen.is_terminal and "COLUMNS" not in os.environ:
+    if "COLUMNS" in os.environ or screen.is_terminal:
+        if isinstance(what, Table):
+            # A name is copied, so a terminal that is too narrow wraps the whole line.
+            least = Measurement.get(screen, screen.options, what).minimum
+            screen.width = max(screen.width, least + _SPARE)
+    elif whole:
         screen.width = _WIDE
     _print(screen, what)
 
@@ -162,15 +168,7 @@ def print_table(
     if not listed:
         note(empty)
         return
-    table = make_table(columns, listed)
-    wide = console()
-    usual = wide.width
-    wide.width = _WIDE
-    if wide.is_terminal or "COLUMNS" in os.environ:
-        # An id is copied, so a terminal that is too narrow wraps the whole line.
-        least = Measurement.get(wide, wide.options, table).minimum
-        wide.width = max(usual, least + _SPARE)
-    _print(wide, table)
+    print_rich(make_table(columns, listed))
 
 
 def print_page(
@@ -202,6 +200,11 @@ def print_page(
 def wire(model: Any) -> dict[str, Any]:
     """Give a model as the JSON that is stored."""
     return unstructure(model)
+
+
+def counted(count: int, thing: str) -> str:
+    """Give a number with what it counts, in the plural unless it is one."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def time_text(instant: int | None) -> str:

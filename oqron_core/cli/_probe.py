@@ -11,7 +11,7 @@ import attrs
 
 from oqron_core._plugins import Plugins, one_line
 from oqron_core.config import Settings, structure_section
-from oqron_core.exceptions import ConfigError, InvalidValueError, OqronError
+from oqron_core.exceptions import ConfigError, InvalidValueError, OqronError, UnavailableError
 from oqron_core.hookspecs import Backend
 from oqron_core.models._wire import camel
 from oqron_core.planes.capabilities import Capabilities
@@ -39,6 +39,7 @@ class Probe:
         emulated: Methods that fall back to the contract's own, slower way.
         error: Why it could not be opened, in one line; None where it was.
         misconfigured: Whether its settings are to blame.
+        away: Whether it did not answer.
     """
 
     plane: str
@@ -48,6 +49,7 @@ class Probe:
     emulated: tuple[str, ...] = ()
     error: str | None = None
     misconfigured: bool = False
+    away: bool = False
 
 
 async def probe(plugins: Plugins, settings: Settings) -> tuple[Probe, Probe]:
@@ -70,9 +72,11 @@ async def _probe_one(plugins: Plugins, settings: Settings, plane: str, name: str
             await _look(plugins, settings, found)
     except TimeoutError:
         found.error = f"no answer within {_PATIENCE:g} seconds"
+        found.away = True
     except OqronError as error:
         found.error = str(error)
         found.misconfigured = isinstance(error, (ConfigError, InvalidValueError))
+        found.away = isinstance(error, UnavailableError)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and that is a finding
         found.error = one_line(error)
     return found

@@ -75,7 +75,7 @@ def show_job(job: Job, runs: Sequence[Run]) -> None:
     _heading("runs")
     if runs:
         table = make_table(RUN_COLUMNS, [run_row(run) for run in runs])
-        print_rich(Padding(table, (0, 0, 0, 2)), whole=True)
+        print_rich(Padding(table, (0, 0, 0, 2)))
     else:
         print_rich(Text("  none yet"))
 
@@ -122,7 +122,7 @@ def _facts(facts: dict[str, object]) -> None:
     rows = [(name, value) for name, value in facts.items() if value is not None]
     table = make_table([Column("", style="dim"), Column("")], rows)
     table.show_header = False
-    print_rich(table, whole=True)
+    print_rich(table)
 
 
 def _heading(text: str) -> None:
@@ -136,4 +136,4 @@ def _json(title: str, value: object) -> None:
         print_line(f"  {line}")
     if len(lines) > _LINES:
         more = f"  … {len(lines) - _LINES} lines more; --json shows all"
-        print_rich(Text(more, style="dim"), whole=True)
+        print_rich(Text(more, style="dim"))

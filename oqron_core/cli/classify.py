@@ -32,5 +32,5 @@ def classify(namespaces: tuple[str, ...], *, as_json: bool) -> None:
             }
         )
         return
-    columns = [Column("namespace"), Column("kind", style="cyan"), Column("table")]
+    columns = [Column("namespace"), Column("kind", style="cyan", whole=True), Column("table")]
     print_table(columns, [(name, kind, f"oqron_{table}") for name, kind, table in rows])

@@ -17,6 +17,7 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
+    counted,
     print_json,
     print_line,
     print_page,
@@ -24,6 +25,7 @@ from oqron_core.cli._output import (
     short_time_text,
     tracked,
 )
+from oqron_core.cli._queues import require_queue
 from oqron_core.exceptions import ConflictError
 from oqron_core.models import Job
 from oqron_core.planes.values import Page
@@ -91,7 +93,7 @@ def _list_queues(invocation: Invocation, *, as_json: bool) -> None:
     if as_json:
         print_json({"items": [{"queueName": name, "dead": dead} for name, dead in found.items()]})
         return
-    columns = [Column("queue", style="cyan"), Column("dead", right=True, style="red")]
+    columns = [Column("queue", style="cyan", whole=True), Column("dead", right=True, style="red")]
     print_table(columns, list(found.items()), empty="no queue has a dead letter")
 
 
@@ -122,6 +124,8 @@ def requeue(
     async def change() -> _Requeued:
         async with opened(invocation) as storage:
             named = await _ids(storage, queue) if everything else list(dict.fromkeys(ids))
+            if not named:
+                await require_queue(storage, queue)
             return await _requeue(storage, queue, named)
 
     result = run_async(change())
@@ -134,8 +138,14 @@ def requeue(
                 "taken": result.taken,
             }
         )
+<<<<<<< HEAD
     elif result.done or everything:
         print_line(_again(len(result.done), queue))
+=======
+    elif result.done:
+        again = "is a job again" if len(result.done) == 1 else "are jobs again"
+        print_line(f"{counted(len(result.done), 'dead letter')} of {queue} {again}")
+>>>>>>> fix-b
     _complain(queue, result)
 
 
@@ -170,6 +180,9 @@ async def _requeue(storage: Storage, queue: str, ids: Sequence[str]) -> _Requeue
 
 
 def _complain(queue: str, result: _Requeued) -> None:
+    if not (result.done or result.missing or result.taken):
+        msg = f"the queue {queue!r} has no dead letter"
+        raise click.ClickException(msg)
     problems = []
     if result.missing:
         problems.append(f"no such dead letter: {', '.join(result.missing)}")

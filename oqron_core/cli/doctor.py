@@ -24,6 +24,7 @@ _PATIENCE: Final = 30.0
 _OK = Text("ok", style="green")
 _WARNING = Text("warning", style="yellow")
 _TROUBLE = Text("trouble", style="red")
+_SKIPPED = Text("skipped", style="yellow")
 
 
 @attrs.frozen
@@ -34,6 +35,7 @@ class _Finding:
     ok: bool
     says: str
     warns: bool = False
+    skipped: bool = False
 
 
 @click.command()
@@ -43,7 +45,7 @@ class _Finding:
 def doctor(invocation: Invocation, *, as_json: bool) -> None:
     """Show the effective settings and check both planes and every plugin in use.
 
-    Secrets are not shown. Exit status 1 where something is wrong.
+    Secrets are not shown. Exit status 1 where there is trouble; a warning is none.
     """
     plugins = discover(only=())
     settings = invocation.settings(plugins)
@@ -57,7 +59,12 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
                 "settings": shown,
                 "planes": [_plane_document(found) for found in probes],
                 "checks": [
-                    {"what": finding.what, "ok": finding.ok, "says": finding.says}
+                    {
+                        "what": finding.what,
+                        "ok": finding.ok,
+                        "warns": finding.warns,
+                        "says": finding.says,
+                    }
                     for finding in checks
                 ],
             }
@@ -82,13 +89,22 @@ async def _examine(
         name: {plane for plane in ("hot", "durable") if getattr(settings, plane) == name}
         for name in (settings.hot, settings.durable)
     }
+    away = {found.backend: found for found in reversed(probes) if found.away}
     checks = [
-        await _run(check, plugins, settings)
+        _skipped(check, away[check.plugin])
+        if check.plugin in away
+        else await _run(check, plugins, settings)
         for check in plugins.doctor_checks()
         # A backend that is not in use is looked at whole.
         if not serves.get(check.plugin) or serves[check.plugin].intersection(check.planes)
     ]
     return shown, probes, checks
+
+
+def _skipped(check: DoctorCheck, found: Probe) -> _Finding:
+    # A server that did not answer a plane would not answer these either, only slower.
+    says = f"not looked at: see {_name(found)}"
+    return _Finding(check.name, ok=False, says=says, skipped=True)
 
 
 async def _run(check: DoctorCheck, plugins: Plugins, settings: Settings) -> _Finding:
@@ -97,17 +113,22 @@ async def _run(check: DoctorCheck, plugins: Plugins, settings: Settings) -> _Fin
         section = None
         if backend is not None:
             section = structure_section(backend, settings.section_for(backend.name), backend.name)
+        ok: bool | None
         async with asyncio.timeout(_PATIENCE):
             ok, says = await check.check(section)
     except TimeoutError:
         ok, says = False, f"gave no answer within {_PATIENCE:g} seconds"
     except Exception as error:  # noqa: BLE001 - a check that raises is a check that failed
         ok, says = False, one_line(error)
-    return _Finding(check.name, bool(ok), str(says))
+    return _Finding(check.name, ok is None or bool(ok), str(says), warns=ok is None)
+
+
+def _name(found: Probe) -> str:
+    return f"{found.plane} plane ({found.backend})"
 
 
 def _of_probe(found: Probe) -> _Finding:
-    what = f"{found.plane} plane ({found.backend})"
+    what = _name(found)
     if found.error is not None or found.health is None:
         return _Finding(what, ok=False, says=found.error or "it could not be opened")
     says = "; ".join(found.health.reasons) or "serves calls"
@@ -129,21 +150,41 @@ def _plane_document(found: Probe) -> dict[str, Any]:
 
 
 def _state(item: _Finding) -> Text:
+    if item.skipped:
+        return _SKIPPED
     if not item.ok:
         return _TROUBLE
     return _WARNING if item.warns else _OK
 
 
+def _told(findings: list[_Finding]) -> list[str]:
+    """Give what is said of each; what was said of one before is not said again."""
+    first: dict[str, str] = {}
+    told = []
+    for item in findings:
+        known = None if item.ok or item.skipped else first.get(item.says)
+        told.append(item.says if known is None else f"as the {known}")
+        first.setdefault(item.says, item.what)
+    return told
+
+
 def _show(
     shown: dict[str, dict[str, Any]], probes: tuple[Probe, Probe], findings: list[_Finding]
 ) -> None:
-    settings = [Column("setting", style="cyan"), Column("value"), Column("from", style="dim")]
+    settings = [
+        Column("setting", style="cyan", whole=True),
+        Column("value"),
+        Column("from", style="dim"),
+    ]
     print_rich(
         make_table(settings, [(path, row["value"], row["source"]) for path, row in shown.items()])
     )
     print_rich("")
-    columns = [Column("checked", style="cyan"), Column(""), Column("")]
-    rows = [(item.what, _state(item), item.says) for item in findings]
+    columns = [Column("checked", style="cyan", whole=True), Column("", whole=True), Column("")]
+    rows = [
+        (item.what, _state(item), says)
+        for item, says in zip(findings, _told(findings), strict=True)
+    ]
     print_rich(make_table(columns, rows))
     for found in probes:
         details = {} if found.health is None else found.health.details

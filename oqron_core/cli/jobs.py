@@ -20,6 +20,7 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
+    counted,
     note,
     print_json,
     print_line,
@@ -29,7 +30,7 @@ from oqron_core.cli._output import (
     wire,
 )
 from oqron_core.cli._payload import parse_json
-from oqron_core.cli._queues import dead_by_queue, queues_with_jobs
+from oqron_core.cli._queues import dead_by_queue, queues_with_jobs, require_queue, unknown_queue
 from oqron_core.cli._show import show_job
 from oqron_core.models import Control, Job, JobSpec, JobStatus, Run
 from oqron_core.planes.values import Page
@@ -148,8 +149,12 @@ async def _add_lines(
     if as_json:
         print_json({"queueName": queue, "added": len(done.ids), "ids": done.ids})
     else:
+<<<<<<< HEAD
         jobs = "job" if len(done.ids) == 1 else "jobs"
         print_line(f"{len(done.ids)} {jobs} added to {queue}")
+=======
+        print_line(f"{counted(len(done.ids), 'job')} added to {queue}")
+>>>>>>> fix-b
 
 
 # --- look ------------------------------------------------------------------------
@@ -254,7 +259,7 @@ def counts(invocation: Invocation, *, queues: tuple[str, ...], as_json: bool) ->
         if status in _ALWAYS or any(row[status.value] for row in rows)
     ]
     columns = [
-        Column("queue", style="cyan"),
+        Column("queue", style="cyan", whole=True),
         *(Column(status, right=True) for status in shown),
         Column("dead", right=True, style="red"),
         Column(""),
@@ -287,10 +292,16 @@ async def _count(storage: Storage, queue: str) -> dict[str, Any]:
 @json_option
 @click.pass_obj
 def pause(invocation: Invocation, *, queue: str, reason: str | None, as_json: bool) -> None:
-    """Stop claims of QUEUE; what is being worked on goes on."""
+    """Stop claims of QUEUE; what is being worked on goes on.
+
+    A queue of which nothing is known yet can be paused as well; that is said.
+    """
 
     async def change() -> Control:
         async with opened(invocation) as storage:
+            unknown = await unknown_queue(storage, queue)
+            if unknown is not None:
+                note(f"paused, though {unknown}")
             return await storage.jobs.pause(queue, reason=reason)
 
     _say_control(run_async(change()), as_json=as_json)
@@ -306,6 +317,7 @@ def resume(invocation: Invocation, *, queue: str, as_json: bool) -> None:
 
     async def change() -> Control:
         async with opened(invocation) as storage:
+            await require_queue(storage, queue)
             return await storage.jobs.resume(queue)
 
     _say_control(run_async(change()), as_json=as_json)

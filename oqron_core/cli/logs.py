@@ -51,7 +51,7 @@ def list_modules(invocation: Invocation, *, as_json: bool) -> None:
     if as_json:
         print_json({"items": [{"module": name, "lines": count} for name, count in found.items()]})
         return
-    columns = [Column("module", style="cyan"), Column("lines", right=True)]
+    columns = [Column("module", style="cyan", whole=True), Column("lines", right=True)]
     print_table(columns, list(found.items()), empty="no module has written anything")
 
 

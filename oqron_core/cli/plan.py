@@ -58,7 +58,12 @@ def _show(made: Plan) -> None:
     pair = f": hot plane {settings.hot}, durable plane {settings.durable}"
     print_rich(Text.assemble((mode, "bold"), pair))
     if made.features:
-        columns = [Column("feature", style="cyan"), Column("plane"), Column("support"), Column("")]
+        columns = [
+            Column("feature", style="cyan", whole=True),
+            Column("plane"),
+            Column("support"),
+            Column(""),
+        ]
         rows = [
             (item.name, item.plane, Text(item.support, style=_STYLES[item.support]), item.detail)
             for item in made.features
@@ -68,7 +73,7 @@ def _show(made: Plan) -> None:
     _show_durability(made)
     if made.losses:
         print_rich("")
-        columns = [Column("when this dies", style="cyan"), Column("this is lost")]
+        columns = [Column("when this dies", style="cyan", whole=True), Column("this is lost")]
         print_rich(make_table(columns, [(item.dies, item.lost) for item in made.losses]))
     for found in (made.hot, made.durable):
         for reason in () if found.health is None else found.health.reasons:
@@ -86,7 +91,11 @@ def _show_durability(made: Plan) -> None:
         kinds.append(("locks, counters, cache, live", "hot plane", level.value))
         levels[level] = None
     if kinds:
-        columns = [Column("record kind", style="cyan"), Column("kept in"), Column("durability")]
+        columns = [
+            Column("record kind", style="cyan", whole=True),
+            Column("kept in"),
+            Column("durability"),
+        ]
         print_rich("")
         print_rich(make_table(columns, kinds))
     for level in levels:

@@ -24,7 +24,7 @@ def plugins(*, as_json: bool) -> None:
         print_json({"contractVersion": CONTRACT_VERSION, "items": items})
         return
     columns = [
-        Column("backend", style="cyan"),
+        Column("backend", style="cyan", whole=True),
         Column("distribution"),
         Column("version"),
         Column("planes"),

@@ -56,7 +56,7 @@ def queues(invocation: Invocation, *, as_json: bool) -> None:
         print_json({"items": rows})
         return
     columns = [
-        Column("queue", style="cyan"),
+        Column("queue", style="cyan", whole=True),
         *(Column(str(status), right=True) for status in _ALWAYS),
         Column("dead", right=True, style="red"),
         Column(""),

@@ -28,7 +28,7 @@ _KIND: Final = click.Choice([str(kind) for kind in RULED])
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 PRUNABLE_COLUMNS: Final = (
-    Column("kind", style="cyan"),
+    Column("kind", style="cyan", whole=True),
     Column("namespace"),
     Column("would go", right=True),
     Column("bytes", right=True),
@@ -61,13 +61,13 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
         seconds = {name: kept[attribute] for attribute, name in wire_names(Retention).items()}
         print_json({"settings": seconds, "rules": [wire(rule) for rule in rules]})
         return
-    columns = [Column("setting", style="cyan"), Column("keeps for", right=True)]
+    columns = [Column("setting", style="cyan", whole=True), Column("keeps for", right=True)]
     shown = [(f"retention.{name}", _long(value)) for name, value in kept.items()]
     print_table(columns, shown)
     if rules:
         print_rich("")
     columns = [
-        Column("rule for", style="cyan"),
+        Column("rule for", style="cyan", whole=True),
         Column("namespace"),
         Column("keeps for", right=True),
         Column("keeps", right=True),

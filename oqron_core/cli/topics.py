@@ -20,6 +20,7 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
+    counted,
     note,
     plain,
     print_json,
@@ -78,7 +79,7 @@ def list_topics(invocation: Invocation, *, as_json: bool) -> None:
         print_json({"items": rows})
         return
     columns = [
-        Column("topic", style="cyan"),
+        Column("topic", style="cyan", whole=True),
         Column("groups", right=True),
         Column("messages", right=True),
     ]
@@ -116,7 +117,7 @@ def groups(invocation: Invocation, *, topic: str, as_json: bool) -> None:
         print_json({"items": [{**wire(group), **state} for group, state in rows]})
         return
     columns = [
-        Column("group", style="cyan"),
+        Column("group", style="cyan", whole=True),
         Column("lag", right=True),
         Column("dead", right=True, style="red"),
         Column("tries", right=True),
@@ -174,7 +175,7 @@ def lag(invocation: Invocation, *, topic: str, group: str | None, as_json: bool)
     if as_json:
         print_json({"items": [{"group": name, "lag": count} for name, count in found.items()]})
         return
-    columns = [Column("group", style="cyan"), Column("lag", right=True)]
+    columns = [Column("group", style="cyan", whole=True), Column("lag", right=True)]
     print_table(columns, list(found.items()), empty=f"the topic {topic!r} has no group")
 
 
@@ -322,7 +323,8 @@ def replay(
     if as_json:
         print_json({"topic": topic, "group": group, "replayed": count})
     else:
-        print_line(f"{count} messages of {topic} are delivered to {group} again")
+        verb = "is" if count == 1 else "are"
+        print_line(f"{counted(count, 'message')} of {topic} {verb} delivered to {group} again")
 
 
 @topics.command()

@@ -89,4 +89,6 @@ def _safe(field: Field, value: Any) -> Any:
         return redact_url(value)
     if isinstance(value, (bool, int, float)):
         return value
+    if isinstance(value, (list, tuple)):
+        return [_safe(field, item) for item in value]
     return f"<{type(value).__name__}>"

@@ -13,7 +13,7 @@ import re
 import types
 import typing
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union
 
@@ -334,8 +334,9 @@ class Walk:
                 # It looks at a field that was not given: the class itself decides.
                 continue
             except Exception as error:  # noqa: BLE001 - an author's validator raises what it likes
-                reason = _reason(error, field, values[name])
-                self.report(f"{path}{name}", reason, source_of(tree[name]))
+                here = f"{path}{name}"
+                reason = _reason(error, field, values[name], here)
+                self.report(here, reason, source_of(tree[name]))
                 del values[name]
 
     def build(
@@ -366,7 +367,8 @@ class Walk:
             return cls(**values)
         except Exception as error:  # noqa: BLE001 - as above
             secrets = [_secret_text(fields[name], value) for name, value in values.items()]
-            self.report(path, _scrub(_text_of(error), secrets), source)
+            for here, text in _problems_of(error, path, fields):
+                self.report(here, _scrub(text, secrets), source)
         return ABSENT
 
 
@@ -382,11 +384,31 @@ def _is_union(kind: Any) -> bool:
     return typing.get_origin(kind) in {Union, types.UnionType}
 
 
-def _text_of(error: Exception) -> str:
+def _problems_of(
+    error: Exception, path: str, fields: Mapping[str, Field]
+) -> Iterator[tuple[str, str]]:
+    """Give what a class says against its values, each with the path it is of."""
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            head, colon, text = problem.partition(": ")
+            if colon and (head == path or head.startswith(f"{path}.")):
+                yield head, text
+            else:
+                yield path, problem
+    elif isinstance(error, InvalidValueError):
+        inner = error.path.removeprefix(f"{path}.")
+        known = re.split(r"[.\[]", inner, maxsplit=1)[0] in fields
+        yield (f"{path}.{inner}" if known else path), error.reason
+    else:
+        yield path, _text_of(error, path)
+
+
+def _text_of(error: Exception, path: str) -> str:
     if isinstance(error, InvalidValueError):
         return error.reason
     if isinstance(error, ConfigError):
-        return str(error)
+        # Whoever raised it may have named the path already.
+        return "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems)
     # attrs' own validators put the attribute and the value behind the sentence.
     return str(error.args[0]) if error.args else type(error).__name__
 
@@ -403,8 +425,8 @@ def _scrub(text: str, secrets: Iterable[str]) -> str:
     return re.sub(r"(\w+://)\S*@", r"\1", text)
 
 
-def _reason(error: Exception, field: Field, value: Any) -> str:
+def _reason(error: Exception, field: Field, value: Any, path: str) -> str:
     if field.secret:
         # Whatever the validator says may quote the value, whole or in part.
         return "is not valid"
-    return _scrub(_text_of(error), [_secret_text(field, value)])
+    return _scrub(_text_of(error, path), [_secret_text(field, value)])

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from oqron_core.exceptions import StorageError
+from oqron_core.planes.capabilities import Durability
 from oqron_core.planes.values import Entry, Lease, Query, Record
 from oqron_core.protocol.duetimes import clock_skew, entry_of, tell_times
 from oqron_core.protocol.ending import bury_lapsed, close_run, lapses_at
@@ -329,8 +330,15 @@ class Recovery:
         """Say whether the hot plane was lost since it was last built."""
         return await self._session.hot.counters.get(EPOCH) is None
 
-    async def rebuild_if_lost(self, *, batch: int) -> int | None:
-        """Rebuild where the epoch is missing; None where it is there."""
+    async def rebuild_if_lost(self, *, batch: int, opening: bool = False) -> int | None:
+        """
+        Rebuild where the epoch is missing; None where it is there.
+
+        Args:
+            batch: How many jobs go at a time.
+            opening: Whether the storage is being opened: a hot plane that lives in
+                this process is empty then, and nothing was lost.
+        """
         if not await self.is_lost():
             return None
         locks = self._session.hot.locks
@@ -339,7 +347,10 @@ class Recovery:
             return None  # someone else is at it
         try:
             total = await self.rebuild(batch=batch)
-            if total:
+            durability = self._session.hot.capabilities.durability
+            if total and opening and durability is Durability.PROCESS:
+                log.info("the hot plane starts empty in each process; %d jobs were put in", total)
+            elif total:
                 log.warning("the hot plane was lost; %d jobs were put back", total)
             return total
         finally:

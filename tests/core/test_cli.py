@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oqron_core import open_storage
+from oqron_core._plugins import DoctorCheck, Plugins
 from oqron_core.cli._app import cli
 from oqron_core.planes.capabilities import CONTRACT_VERSION
 
@@ -149,11 +151,9 @@ def test_a_group_without_a_command_shows_its_help(invoke: Invoke, args: list[str
         ["jobs", "counts"],
         ["jobs", "counts", "q"],
         ["jobs", "pause", "q"],
-        ["jobs", "resume", "q"],
         ["runs", "list"],
         ["dlq", "list"],
         ["dlq", "list", "q"],
-        ["dlq", "requeue", "q", "--all"],
         ["prune"],
         ["prune", "--dry-run"],
         ["rebuild-hot"],
@@ -212,6 +212,71 @@ def test_doctor_shows_settings_with_their_sources(
     assert {"value": 7, "source": "OQRON_RUNS__BUFFER"} == found["settings"]["runs.buffer"]
     assert "shop" == found["settings"]["project"]["value"]
     assert [True, True] == [plane["ok"] for plane in found["planes"]]
+
+
+def test_the_doctor_names_a_server_that_is_away_once(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With address and reason; what hangs on it is skipped, and no cause is lost in rows."""
+    monkeypatch.setenv("OQRON_MODE", "redis")
+    monkeypatch.setenv("OQRON_REDIS__URL", "redis://me:s3cret@127.0.0.1:1/0")
+    monkeypatch.setenv("OQRON_REDIS__RETRIES", "0")
+
+    result = invoke("doctor")
+
+    assert 1 == result.exit_code
+    assert 1 == result.stdout.count("127.0.0.1:1: connection refused")
+    assert 6 == result.stdout.count("skipped")
+    assert "s3cret" not in result.output
+    found = json.loads(invoke("doctor", "--json").stdout)
+    assert {False} == {check["ok"] for check in found["checks"]}
+
+
+def test_what_is_piped_is_neither_folded_nor_cut(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that grep finds a line; who sets COLUMNS has a width of their own."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    sentence = "what is said of it " * 20
+
+    async def check(_: Any) -> tuple[bool, str]:
+        return True, sentence
+
+    fine = DoctorCheck(plugin="mine", name="my check", check=check)
+    monkeypatch.setattr(Plugins, "doctor_checks", lambda _: [fine])
+
+    wide = invoke("doctor", "--mode", "memory").stdout
+    narrow = invoke("doctor", "--mode", "memory", env={"COLUMNS": "60"}).stdout
+
+    assert sentence.strip() in wide
+    assert sentence.strip() not in narrow
+    assert max(map(len, narrow.splitlines())) <= 60
+    for key in document(invoke("doctor", "--mode", "memory", "--json"))["settings"]:
+        assert re.search(f"^{re.escape(key)} ", narrow, re.MULTILINE), key
+
+
+def test_a_setting_of_several_values_is_shown_as_it_is(invoke: Invoke) -> None:
+    """Also where there are none."""
+    found = invoke("doctor", "--mode", "redis", env={"OQRON_REDIS__URL": "redis://127.0.0.1:1/0"})
+
+    assert re.search(r"redis\.sentinels +\[\] +default", found.stdout)
+
+
+def test_a_check_of_the_doctor_may_warn(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves, so it is no trouble, in the row of a check as in that of a plane."""
+
+    async def check(_: Any) -> tuple[None, str]:
+        return None, "look after it"
+
+    warning = DoctorCheck(plugin="mine", name="my check", check=check)
+    monkeypatch.setattr(Plugins, "doctor_checks", lambda _: [warning])
+
+    result = invoke("doctor", "--mode", "memory")
+
+    assert 0 == result.exit_code
+    assert re.search("my check +warning +look after it", result.stdout)
+    (found,) = document(invoke("doctor", "--mode", "memory", "--json"))["checks"]
+    assert {"what": "my check", "ok": True, "warns": True, "says": "look after it"} == found
 
 
 def test_a_mode_that_was_forgotten_is_warned_of(
@@ -593,6 +658,46 @@ def test_a_dry_run_counts_what_a_prune_then_deletes(
     assert again["bytes"] > 0
     assert 2 == pruned["pruned"]
     assert 0 == after["records"]
+
+
+def test_a_mistyped_queue_does_not_look_like_success(on_redis: Invoke) -> None:
+    """What is to be opened has to be there; what is to be closed may come later, and is told."""
+    on_redis("jobs", "add", "emails", "1")
+
+    resumed = on_redis("jobs", "resume", "emailz")
+    requeued = on_redis("dlq", "requeue", "emailz", "--all")
+    paused = on_redis("jobs", "pause", "emailz")
+
+    assert [1, 1, 0] == [resumed.exit_code, requeued.exit_code, paused.exit_code]
+    for result in (resumed, requeued, paused):
+        assert "no queue 'emailz' is known so far" in one_line(result)
+        assert "emails" in one_line(result), "a name that is like it"
+    assert "" == resumed.stdout + requeued.stdout
+    assert "emailz is paused\n" == paused.stdout
+    # Now it is known.
+    assert "emailz is open\n" == on_redis("jobs", "resume", "emailz").stdout
+    assert "" == on_redis("jobs", "pause", "emails").stderr
+    assert not document(on_redis("jobs", "resume", "emails", "--json"))["paused"]
+
+
+def test_a_queue_without_dead_letters_has_none_to_requeue(on_redis: Invoke) -> None:
+    """Whoever asked for all of them expected some."""
+    on_redis("jobs", "add", "emails", "1")
+
+    result = on_redis("dlq", "requeue", "emails", "--all", "--json")
+
+    assert 1 == result.exit_code
+    assert one_line(result).endswith("the queue 'emails' has no dead letter")
+    assert [] == json.loads(result.stdout)["requeued"]
+
+
+def test_one_is_not_told_of_in_the_plural(on_redis: Invoke, tmp_path: Path) -> None:
+    """Nor are several in the singular."""
+    (tmp_path / "one").write_text("1\n")
+    (tmp_path / "two").write_text("1\n2\n")
+
+    assert "1 job added to q\n" == on_redis("jobs", "add", "q", "--jsonl", "one").stdout
+    assert "2 jobs added to q\n" == on_redis("jobs", "add", "q", "--jsonl", "two").stdout
 
 
 def test_a_finished_scope_has_nothing_to_prune_or_rebuild(on_redis: Invoke) -> None:

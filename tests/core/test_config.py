@@ -790,6 +790,48 @@ def test_a_problem_of_a_used_section_is_told_at_loading_and_at_opening(
     assert "[the argument]" in told
 
 
+@pytest.mark.parametrize(
+    ("name", "section", "says"),
+    [
+        ("redis", {"url": "http://h"}, ["redis.url: must start with"]),
+        ("redis", {"prefix": "{}"}, ["redis.prefix: must be 1 to 64"]),
+        ("redis", {"timeout": 0}, ["redis.timeout: must be more than 0"]),
+        ("redis", {"sentinel": "m"}, ["redis.sentinels: is needed"]),
+        (
+            "redis",
+            {"sentinels": ["a"]},
+            ["redis.sentinel: is needed", "redis.sentinels[0]: must be host:port"],
+        ),
+        ("postgres", {"url": "http://h"}, ["postgres.url: is not valid"]),
+        (
+            "postgres",
+            {
+                "url": "postgresql://h/d",
+                "synchronous_commit": "off",
+                "prepared_statements": False,
+            },
+            ["postgres.synchronous_commit: needs a session"],
+        ),
+        ("sqlite", {"path": ":memory:"}, ["sqlite.path: must be a plain path"]),
+        ("sqlite", {"path": "a.db", "hot_path": "a.db"}, ["sqlite.hot_path: is the same file"]),
+    ],
+)
+def test_an_error_of_a_section_names_the_setting_once(
+    name: str, section: dict[str, Any], says: list[str]
+) -> None:
+    """Whether the class put the path into its text, and where it looks at several settings."""
+    backend = discover(only=(name,)).backend(name)
+    assert backend is not None
+
+    with pytest.raises(ConfigError) as caught:
+        structure_section(backend, section)
+
+    told = caught.value.problems
+    assert len(says) == len(told)
+    assert all(line.startswith(start) for line, start in zip(told, says, strict=True)), told
+    assert all(1 == line.count(f"{name}.") for line in told if "redis.sentinel" not in line)
+
+
 def test_all_problems_of_a_section_come_together_with_those_of_core(
     folder: Path, plugins: Plugins
 ) -> None:

@@ -461,7 +461,7 @@ def test_the_doctor_tells_a_good_server_from_a_bad_one(server: PostgresServer, p
     # Where opening may make the tables, that there are none is no trouble.
     settings = BACKEND.settings(url=server.url(), table_prefix=prefix, create_schema=False)
 
-    async def verdicts() -> dict[str, tuple[bool, str]]:
+    async def verdicts() -> dict[str, tuple[bool | None, str]]:
         return {name: await check(settings) for name, check in checks.items()}
 
     said = run(verdicts())
@@ -477,3 +477,49 @@ def test_the_doctor_tells_a_good_server_from_a_bad_one(server: PostgresServer, p
 
     run(make())
     assert run(verdicts())["postgres schema"][0]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:1/d", "at 127.0.0.1:1: connection refused"),
+        ("postgresql://me:s3cret@nowhere.invalid/d", "at nowhere.invalid:5432: the name is not"),
+        ("postgresql://me:s3cret@/d?host=/nowhere", "at /nowhere/.s.PGSQL.5432: no such socket"),
+        ("postgresql://me:s3cret@127.0.0.1:1,[::1]:2/d", "at 127.0.0.1:1, [::1]:2: "),
+    ],
+)
+def test_a_server_that_is_away_is_named_with_the_reason(url: str, says: str) -> None:
+    """On opening, and in both checks of the doctor; what is secret is not in it."""
+    checks: dict[str, Any] = {}
+    oqron_doctor(lambda name, check: checks.update({name: check}))
+    settings = BACKEND.settings(url=url)
+
+    async def main() -> list[str]:
+        said = []
+        with pytest.raises(UnavailableError) as caught:
+            async with connect(settings):
+                pass
+        said.append(str(caught.value))
+        for check in checks.values():
+            with pytest.raises(UnavailableError) as caught:
+                await check(settings)
+            said.append(str(caught.value))
+        return said
+
+    for text in run(main()):
+        assert f"PostgreSQL takes no connections {says}" in text
+        assert "s3cret" not in text
+
+
+def test_a_server_without_autovacuum_is_a_warning_of_the_doctor(
+    postgres_server_factory: Callable[..., PostgresServer],
+) -> None:
+    """As it is where a plane is looked at: one fact has one severity."""
+    checks: dict[str, Any] = {}
+    oqron_doctor(lambda name, check: checks.update({name: check}))
+    server = postgres_server_factory(settings={"autovacuum": "off"})
+
+    verdict, says = run(checks["postgres server"](BACKEND.settings(url=server.url())))
+
+    assert verdict is None
+    assert "autovacuum is off" in says

@@ -399,8 +399,8 @@ async def _until(call: Callable[[], Awaitable[Any]]) -> None:
                 return
 
 
-def _checks() -> dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]]:
-    found: dict[str, Callable[[Any], Awaitable[tuple[bool, str]]]] = {}
+def _checks() -> dict[str, Callable[[Any], Awaitable[tuple[bool | None, str]]]]:
+    found: dict[str, Callable[[Any], Awaitable[tuple[bool | None, str]]]] = {}
     oqron_doctor(lambda name, check, **_: found.update({name: check}))
     return found
 
@@ -417,8 +417,8 @@ def test_what_is_only_hot_need_not_be_persisted() -> None:
 def test_the_doctor_looks_at_everything(own_redis: RedisServer, redis: RedisServer) -> None:
     """Round trip, version, policy, persistence, memory and scripts, each with a sentence."""
 
-    async def verdicts(url: str) -> dict[str, tuple[bool, str]]:
-        settings = RedisSettings(url=url)
+    async def verdicts(url: str, **more: Any) -> dict[str, tuple[bool | None, str]]:
+        settings = RedisSettings(url=url, **more)
         return {name: await check(settings) for name, check in _checks().items()}
 
     sound = asyncio.run(verdicts(redis.url))
@@ -431,11 +431,13 @@ def test_the_doctor_looks_at_everything(own_redis: RedisServer, redis: RedisServ
         "redis scripts",
     ]
     assert all(sentence.endswith(".") for _, sentence in sound.values())
-    assert {name for name, (ok, _) in sound.items() if not ok} == {"redis persistence"}
+    assert {name: ok for name, (ok, _) in sound.items() if not ok} == {"redis persistence": None}
     own_redis.command("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
     own_redis.command("CONFIG", "SET", "appendonly", "yes")
     ill = asyncio.run(verdicts(own_redis.url))
-    assert {name for name, (ok, _) in ill.items() if not ok} == {"redis policy"}
+    assert {name: ok for name, (ok, _) in ill.items() if not ok} == {"redis policy": False}
+    allowed = asyncio.run(verdicts(own_redis.url, allow_eviction=True))
+    assert allowed["redis policy"][0] is None, "it opens, with a warning"
 
 
 def test_the_doctor_of_a_server_that_is_away_fails_with_a_typed_error() -> None:
@@ -448,3 +450,53 @@ def test_the_doctor_of_a_server_that_is_away_fails_with_a_typed_error() -> None:
                 await check(settings)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"url": "redis://me:s3cret@127.0.0.1:1/0"},
+            "Redis cannot be reached at 127.0.0.1:1: conn",
+        ),
+        ({"url": "redis://[::1]:1/0"}, "at [::1]:1"),
+        ({"url": "unix:///nowhere/s.sock?db=0"}, "at /nowhere/s.sock: no such file"),
+        ({"url": "redis://nowhere.invalid/0"}, "at nowhere.invalid:6379: the name is not known"),
+        ({"url": NOWHERE, "cluster": True}, "the Redis cluster cannot be reached at 127.0.0.1:1"),
+        (
+            {"url": NOWHERE, "sentinel": "main", "sentinels": ["127.0.0.1:1", "127.0.0.1:2"]},
+            "at master main of the sentinels 127.0.0.1:1, 127.0.0.1:2: ",
+        ),
+    ],
+)
+def test_a_server_that_is_away_is_named_with_the_reason(
+    settings: dict[str, Any], says: str
+) -> None:
+    """A wrong port is found by reading the error; what is secret is not in it."""
+
+    async def scenario() -> str:
+        context = PlaneContext(Scope("p", "e"))
+        found = RedisSettings(password="s3cret2", retries=0, **settings)
+        with pytest.raises(UnavailableError) as caught:
+            async with BACKEND.connect(found) as connection, open_hot(connection, context):
+                pass
+        return str(caught.value)
+
+    said = asyncio.run(scenario())
+    assert says in said
+    assert "s3cret" not in said
+
+
+def test_a_server_that_takes_connections_and_is_silent_is_named() -> None:
+    """Nothing was sent yet, so it is no call whose outcome is unknown."""
+
+    async def scenario(port: int) -> None:
+        settings = RedisSettings(url=f"redis://127.0.0.1:{port}/1", connect_timeout=0.1, retries=0)
+        async with BACKEND.connect(settings) as connection:
+            with pytest.raises(UnavailableError, match=f"at 127.0.0.1:{port}: timed out"):
+                async with open_hot(connection, PlaneContext(Scope("p", "e"))):
+                    pass
+
+    # The system takes the connection; nobody reads from it.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(scenario(silent.getsockname()[1]))

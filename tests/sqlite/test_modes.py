@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oqron_core.protocol.recovery import EPOCH
 from oqron_core.storage import open_storage
 from oqron_core.testing.contracts.crashes import CrashContract, OperationsContract
 from oqron_core.testing.contracts.lives import LivesContract
@@ -193,3 +195,26 @@ def test_two_files_keep_the_planes_apart(folder: Path) -> None:
     assert 1 == asyncio.run(work())
     assert b"oqron_hot_entries" not in cold.read_bytes()
     assert b"oqron_jobs" not in hot.read_bytes()
+
+
+def test_a_hot_plane_that_starts_empty_was_not_lost(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each process that opens fills it; only what goes while it is open is worth a warning."""
+    caplog.set_level(logging.INFO, "oqron")
+    settings = {"hot": "memory", "durable": "sqlite", "sqlite": {"path": str(folder / "a.db")}}
+
+    async def scenario() -> None:
+        async with open_storage(**settings) as storage:
+            await storage.jobs.add("q", 1)
+        caplog.clear()
+        async with open_storage(**settings) as storage:
+            (told,) = [record for record in caplog.records if "put in" in record.getMessage()]
+            assert (logging.INFO, True) == (told.levelno, "1 jobs" in told.getMessage())
+            assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+            await storage.hot.broker.purge("q")
+            await storage.hot.counters.reset(EPOCH)
+            await storage.maintenance.run_once()
+
+    asyncio.run(scenario())
+    assert "the hot plane was lost; 1 jobs were put back" in caplog.text

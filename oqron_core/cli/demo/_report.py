@@ -160,7 +160,8 @@ def show(report: Report) -> None:
 
     def heading(text: str, *names: str) -> None:
         print_rich("")
-        print_rich(Rule(Text(text, style="bold"), align="left", style="dim"))
+        rule = Rule(Text(text, style="bold"), align="left", style="dim")
+        print_rich(rule, whole=False)
         for name in names:
             print_rich(_indented(Text(f"read by {read_by[name].call}", style="dim")))
             sql = read_by[name].sql
@@ -208,7 +209,7 @@ def _jobs_table(facts: Facts) -> Table:
         if status in _ALWAYS or any(counts[status] for counts in facts.jobs.values())
     ]
     columns = [
-        Column("queue", style="cyan"),
+        Column("queue", style="cyan", whole=True),
         *(Column(name, right=True) for name in shown),
         Column("dead", right=True, style="red"),
         Column("all", right=True, style="bold"),
@@ -315,7 +316,7 @@ def _letters_table(facts: Facts) -> Table | Text:
     if not facts.letters:
         return Text("none")
     columns = [
-        Column("queue", style="cyan"),
+        Column("queue", style="cyan", whole=True),
         Column("id"),
         Column("attempts", right=True),
         Column("reason", style="red"),

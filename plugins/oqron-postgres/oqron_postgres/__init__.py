@@ -83,7 +83,7 @@ def oqron_register_durable_planes(register: RegisterDurablePlane) -> None:
 def oqron_doctor(report: DoctorReport) -> None:
     """Add the checks of the server, the schema and the v1 layout."""
 
-    async def server(settings: PostgresSettings) -> tuple[bool, str]:
+    async def server(settings: PostgresSettings) -> tuple[bool | None, str]:
         from oqron_postgres import _doctor  # noqa: PLC0415 - lazy
 
         return await _doctor.server(settings)

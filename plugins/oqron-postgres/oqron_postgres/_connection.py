@@ -24,7 +24,7 @@ from oqron_core.exceptions import (
     TimedOutError,
     UnavailableError,
 )
-from oqron_postgres._errors import is_transient, refused, translated
+from oqron_postgres._errors import is_transient, reason_of, refused, translated
 from oqron_postgres._links import PsycopgLink, Rows
 from oqron_postgres._sqltext import Names, Statement
 from oqron_postgres._statements import StatementBook
@@ -115,6 +115,25 @@ def where(settings: PostgresSettings) -> dict[str, str]:
     }
 
 
+def address(settings: PostgresSettings) -> str:
+    """Give what is connected to, as errors name it: no user, password or parameter."""
+    parts = libpq.conninfo_to_dict(_conninfo(settings))
+    named = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST")
+    hosts = str(named or "").split(",")
+    ports = str(parts.get("port") or os.environ.get("PGPORT") or 5432).split(",")
+    # One port stands for all hosts.
+    pairs = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=False)
+    return ", ".join(_one_address(host, port) for host, port in pairs)
+
+
+def _one_address(host: str, port: str) -> str:
+    if not host:
+        return f"the local socket of port {port}"
+    if host.startswith("/"):
+        return f"{host}/.s.PGSQL.{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @contextlib.asynccontextmanager
 async def raw_connection(
     settings: PostgresSettings,
@@ -131,7 +150,10 @@ async def raw_connection(
         arguments = connect_arguments(settings)
         # An index on a large table takes its time.
         arguments.pop("options", None)
-        connection = await psycopg.AsyncConnection.connect(_conninfo(settings), **arguments)
+        try:
+            connection = await psycopg.AsyncConnection.connect(_conninfo(settings), **arguments)
+        except psycopg.OperationalError as error:
+            raise _not_taken(error, settings) from error
     try:
         with translated():
             yield connection
@@ -304,7 +326,7 @@ class PostgresConnection:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            msg = f"PostgreSQL did not answer within {limit:g} s"
+            msg = f"PostgreSQL did not answer within {limit:g} s at {address(self.settings)}"
             raise TimedOutError(msg) from error
 
     async def _checkout(self, first: _Connection | None) -> _Connection:
@@ -351,7 +373,7 @@ class PostgresConnection:
             if getting.done():
                 return getting.result()
             if self._lent == 0:
-                raise _not_taken(failed.result()) from failed.result()
+                raise _not_taken(failed.result(), self.settings) from failed.result()
 
     def _put_back(self, got: asyncio.Future[_Connection]) -> None:
         """Give a connection back that nobody waits for any more."""
@@ -451,7 +473,7 @@ class PostgresConnection:
         return await self.run(lambda link: link.fetch(statement, params), idempotent=idempotent)
 
 
-def _not_taken(error: BaseException) -> OqronError:
+def _not_taken(error: BaseException, settings: PostgresSettings) -> OqronError:
     """Say why no connection is made; the driver's text for that quotes no row."""
     if "startup parameter" in str(error):
         msg = (
@@ -459,7 +481,9 @@ def _not_taken(error: BaseException) -> OqronError:
             "prepared_statements = false, and statement_timeout on the role"
         )
         return ConfigError(msg)
-    return refused(error) or UnavailableError("PostgreSQL takes no connections")
+    text = f"PostgreSQL takes no connections at {address(settings)}"
+    reason = reason_of(error)
+    return refused(error) or UnavailableError(f"{text}: {reason}" if reason else text)
 
 
 class PooledLink(PsycopgLink):

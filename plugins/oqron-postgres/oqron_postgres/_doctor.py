@@ -84,8 +84,8 @@ async def health(pool: PostgresConnection) -> Health:
     return Health(ok and status.ok, tuple(reasons), details)
 
 
-async def server(settings: PostgresSettings) -> tuple[bool, str]:
-    """Whether the server answers and is fit."""
+async def server(settings: PostgresSettings) -> tuple[bool | None, str]:
+    """Whether the server answers and is fit; None where it serves, with a warning."""
     place = where(settings)
     at = f"{place['host']}:{place['port']}/{place['database']}"
     async with raw_connection(settings) as connection:
@@ -93,7 +93,7 @@ async def server(settings: PostgresSettings) -> tuple[bool, str]:
             (row,) = await fetch_rows(connection, _FACTS)
     ok, reasons = _verdict(row, settings)
     said = "; ".join(reasons) if reasons else "answers and takes writes"
-    return ok and not reasons, f"PostgreSQL {row[0]} at {at}: {said}"
+    return (None if ok and reasons else ok), f"PostgreSQL {row[0]} at {at}: {said}"
 
 
 async def schema(settings: PostgresSettings) -> tuple[bool, str]:

@@ -23,7 +23,7 @@ from oqron_core.exceptions import (
 )
 
 
-__all__ = ["APPLY", "is_transient", "refused", "translate", "translated"]
+__all__ = ["APPLY", "is_transient", "reason_of", "refused", "translate", "translated"]
 
 APPLY: Final = "run `oqron schema apply`"
 """What mends a schema."""
@@ -82,6 +82,30 @@ def refused(error: BaseException) -> OqronError | None:
         msg = "PostgreSQL refused the user or the password; see postgres.url and pg_hba.conf"
         return StorageError(msg)
     return None
+
+
+_REASONS: Final = {
+    r"Connection refused": "connection refused",
+    r"resolve host|translate host name": "the name is not known",
+    r"timeout expired|timed out": "timed out",
+    r"No such file or directory": "no such socket",
+    r"Permission denied": "permission denied",
+    r"No route to host": "no route to host",
+    r"Network is unreachable": "network is unreachable",
+    r"starting up": "the server is starting up",
+    r"shutting down": "the server is shutting down",
+    r"in recovery mode|not yet accepting": "the server is recovering",
+    r"too many (clients|connections)|connection slots": "it has no connection left",
+    r"certificate|SSL|TLS": "TLS failed",
+    r"closed the connection|reset by peer": "it closed the connection",
+}
+
+
+def reason_of(error: BaseException) -> str:
+    """Say in plain words why no connection was made; empty where that is not known."""
+    text = str(error)
+    words = (said for told, said in _REASONS.items() if re.search(told, text))
+    return next(words, "timed out" if isinstance(error, TimeoutError) else "")
 
 
 def _pool_timeout(pool_size: int, pool_timeout: float) -> OqronError:

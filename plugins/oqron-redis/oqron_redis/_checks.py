@@ -210,18 +210,18 @@ async def health(store: Store, *, persistent: bool) -> Health:
 
 # --- oqron doctor ---------------------------------------------------------------
 
-Verdict = tuple[bool, str]
+Verdict = tuple[bool | None, str]
 
 
 def _mib(count: int | None) -> str:
     return "unknown" if count is None else f"{count / 2**20:.1f} MiB"
 
 
-def _on_round_trip(facts: Facts) -> Verdict:
+def _on_round_trip(facts: Facts, _: RedisSettings) -> Verdict:
     return True, f"One round trip takes {facts.round_trip_ms:.2f} ms."
 
 
-def _on_version(facts: Facts) -> Verdict:
+def _on_version(facts: Facts, _: RedisSettings) -> Verdict:
     version = _version(facts)
     if version is None:
         return True, f"The server does not say its version; {_NEEDED}."
@@ -229,23 +229,25 @@ def _on_version(facts: Facts) -> Verdict:
     return fine, f"{facts.product.capitalize()} {facts.version} ({_NEEDED})."
 
 
-def _on_policy(facts: Facts) -> Verdict:
+def _on_policy(facts: Facts, settings: RedisSettings) -> Verdict:
     if facts.policy is None:
-        return True, "The server does not say its maxmemory-policy; it must be noeviction."
-    fine = facts.policy == "noeviction"
-    return fine, f"maxmemory-policy is {facts.policy}{'' if fine else '; set noeviction'}."
+        return None, "The server does not say its maxmemory-policy; it must be noeviction."
+    if facts.policy == "noeviction":
+        return True, "maxmemory-policy is noeviction."
+    said = f"maxmemory-policy is {facts.policy}; set noeviction."
+    return (None if settings.allow_eviction else False), said
 
 
-def _on_persistence(facts: Facts) -> Verdict:
+def _on_persistence(facts: Facts, _: RedisSettings) -> Verdict:
     if facts.persists is None:
-        return True, "The server does not say whether it persists."
+        return None, "The server does not say whether it persists."
     if not facts.persists:
-        return False, "Nothing is persisted; set appendonly yes where Redis is durable."
+        return None, "Nothing is persisted; set appendonly yes where Redis is durable."
     how = f"append-only, fsync {facts.fsync}" if facts.aof else "snapshots only"
     return True, f"Persistence: {how}."
 
 
-def _on_memory(facts: Facts) -> Verdict:
+def _on_memory(facts: Facts, _: RedisSettings) -> Verdict:
     used, limit = facts.used_memory, facts.maxmemory
     if not limit:
         return True, f"{_mib(used)} in use, without a limit."
@@ -258,7 +260,7 @@ async def _on_scripts(store: Store) -> Verdict:
     return answer == [0, -1], "Scripts can be run."
 
 
-_CHECKS: Final[Mapping[str, Callable[[Facts], Verdict]]] = {
+_CHECKS: Final[Mapping[str, Callable[[Facts, RedisSettings], Verdict]]] = {
     "redis round trip": _on_round_trip,
     "redis version": _on_version,
     "redis policy": _on_policy,
@@ -276,13 +278,15 @@ def add_checks(report: DoctorReport) -> None:
     report("redis scripts", _scripts_check)
 
 
-def _facts_check(judge: Callable[[Facts], Verdict]) -> Callable[[Any], Awaitable[Verdict]]:
+def _facts_check(
+    judge: Callable[[Facts, RedisSettings], Verdict],
+) -> Callable[[Any], Awaitable[Verdict]]:
     async def check(settings: RedisSettings) -> Verdict:
         from oqron_redis._store import open_store  # noqa: PLC0415 - it imports this module
 
         async with open_store(settings) as store:
             await store.ready()
-            return judge(await look_at(store))
+            return judge(await look_at(store), settings)
 
     return check
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import ssl
 
+from collections.abc import Iterator
 from typing import Final
 
 from oqron_core.exceptions import (
@@ -17,7 +20,7 @@ from oqron_core.exceptions import (
 from redis import exceptions as driver
 
 
-__all__ = ["is_stale_primary", "translate"]
+__all__ = ["is_stale_primary", "not_connected", "translate"]
 
 _CODE: Final = re.compile(
     r"\b(READONLY|OOM|LOADING|MASTERDOWN|BUSY|NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN"
@@ -78,7 +81,61 @@ def is_stale_primary(error: BaseException) -> bool:
     return _code(error) in {"READONLY", "MASTERDOWN"}
 
 
-def translate(error: BaseException, what: str = "Redis") -> OqronError:
+_ERRNO: Final = re.compile(r"\bErr(?:no|or) (-?\d+)\b")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    # The driver raises its own error while it handles that of the system.
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _reason(error: BaseException) -> str:
+    """Say in plain words why nothing was reached; empty where that is not known."""
+    for found in _chain(error):
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted"
+        if isinstance(found, ssl.SSLError):
+            return "TLS failed"
+        if isinstance(found, (TimeoutError, driver.TimeoutError)):
+            return "timed out"
+        if type(found).__name__ in {"MasterNotFoundError", "SlaveNotFoundError"}:
+            return "no sentinel that answers knows it"
+        if number := _number_of(found):
+            return os.strerror(number).lower() if number > 0 else "the name is not known"
+    return ""
+
+
+def _number_of(error: BaseException) -> int | None:
+    """Give the number of the system's error; the resolver's are below 0."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    # Where several addresses were tried, or a cluster was, the text alone has it.
+    told = _ERRNO.search(str(error))
+    return int(told.group(1)) if told else None
+
+
+def _unreachable(error: BaseException, what: str = "Redis", at: str = "") -> UnavailableError:
+    """
+    Say that nothing is there to speak to, where that is, and why.
+
+    Args:
+        error: What the driver raised.
+        what: What was spoken to.
+        at: Its address; never with a user or a password.
+    """
+    text = f"{what} cannot be reached at {at}" if at else f"{what} cannot be reached"
+    reason = _reason(error)
+    ours = UnavailableError(f"{text}: {reason}" if reason else text)
+    ours.__cause__ = error
+    return ours
+
+
+def translate(error: BaseException, at: str = "") -> OqronError:
     """
     Give the error of ours for one of the driver's, without its text.
 
@@ -87,22 +144,22 @@ def translate(error: BaseException, what: str = "Redis") -> OqronError:
 
     Args:
         error: What the driver raised.
-        what: What was spoken to.
+        at: The address of what was spoken to; never with a user or a password.
     """
     if isinstance(error, OqronError):
         return error
     ours: OqronError
     code = _code(error)
     if isinstance(error, (asyncio.TimeoutError, TimeoutError, driver.TimeoutError)):
-        ours = TimedOutError(f"{what} did not answer in time; it may have been done")
+        ours = TimedOutError("Redis did not answer in time; it may have been done")
     elif isinstance(error, driver.AuthenticationError) or code in _REFUSED:
         ours = StorageError(_REFUSED.get(code, _REFUSED["WRONGPASS"]))
     elif code in _WAIT:
         ours = UnavailableError(_WAIT[code])
     elif isinstance(error, (driver.ConnectionError, OSError)):
-        ours = UnavailableError(f"{what} cannot be reached")
+        ours = _unreachable(error, at=at)
     elif isinstance(error, (driver.ClusterError, driver.RedisClusterException)):
-        ours = UnavailableError("the Redis cluster cannot be reached")
+        ours = _unreachable(error, "the Redis cluster", at)
     elif isinstance(error, driver.DataError):
         ours = ConfigError("redis: the connection settings do not fit together")
     else:
@@ -110,3 +167,16 @@ def translate(error: BaseException, what: str = "Redis") -> OqronError:
         ours = StorageError(f"Redis refused a command ({kind}); the cause says why")
     ours.__cause__ = error
     return ours
+
+
+def not_connected(error: BaseException, at: str) -> OqronError:
+    """
+    Give the error of ours for a connection that was not made: nothing was sent on it.
+
+    Args:
+        error: What the driver raised.
+        at: The address; never with a user or a password.
+    """
+    if isinstance(error, (TimeoutError, driver.TimeoutError)):
+        return _unreachable(error, at=at)
+    return translate(error, at)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, final
 
 from oqron_core.exceptions import ClosedError, OqronError, UnavailableError
-from oqron_redis._errors import is_stale_primary, translate
+from oqron_redis._errors import is_stale_primary, not_connected, translate
 from oqron_redis._packing import packed
 from oqron_redis._scripts import Script
 from oqron_redis._wire import Wire, take_over
@@ -109,6 +109,7 @@ class Lane:
         retries: More attempts to connect after the first.
         pause: Gives the seconds to wait before attempt *n*.
         redirect: Where calls go that this server does not serve any more.
+        at: The address, as errors name it.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Lane:
         retries: int,
         pause: Callable[[int], float],
         redirect: Redirect | None = None,
+        at: str = "",
     ) -> None:
         self._make = connect
         self._timeout = timeout
@@ -127,6 +129,7 @@ class Lane:
         self._retries = retries
         self._pause = pause
         self._redirect = redirect
+        self._at = at
         self._loop = asyncio.get_running_loop()
         self._pending: list[_Call] = []
         self._sent: deque[_Call] = deque()
@@ -322,7 +325,7 @@ class Lane:
             self._sent.appendleft(call)
             self._break(error)
         else:
-            call.fail(translate(error))
+            call.fail(translate(error, self._at))
             if is_stale_primary(error):
                 # A new connection finds the new primary, through DNS or Sentinel.
                 self._break(driver.ConnectionError(str(error)))
@@ -348,7 +351,7 @@ class Lane:
 
     def _elsewhere(self, call: _Call, error: Exception) -> None:
         if self._redirect is None:
-            call.fail(translate(error))
+            call.fail(translate(error, self._at))
             return
         arguments = call.arguments
         if call.script is not None:
@@ -365,7 +368,7 @@ class Lane:
             call.fail(ClosedError("the Redis connection was closed"))
             raise
         except Exception as error:  # noqa: BLE001 - the caller is told
-            call.fail(translate(error))
+            call.fail(translate(error, self._at))
 
     # --- connecting -------------------------------------------------------------
 
@@ -393,7 +396,7 @@ class Lane:
             error = await self._attempt()
             if error is None:
                 return None
-            ours = translate(error)
+            ours = not_connected(error, self._at)
             if attempt >= self._retries or not ours.retryable:
                 return ours
             attempt += 1
@@ -433,7 +436,7 @@ class Lane:
                     self._elsewhere(call, error)
 
     def _lost(self, calls: Sequence[_Call], error: BaseException) -> None:
-        ours = translate(error)
+        ours = translate(error, self._at)
         timed_out = isinstance(error, (TimeoutError, driver.TimeoutError))
         _log.debug("a connection to Redis was lost with %d calls under way", len(calls))
         for call in reversed(calls):

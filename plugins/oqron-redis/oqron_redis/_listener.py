@@ -43,6 +43,7 @@ class Listener:
         connect_timeout: Seconds for one attempt to connect.
         retries: More attempts before those who wait for a subscription fail.
         pause: Gives the seconds to wait before attempt *n*.
+        at: The address, as errors name it.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Listener:
         connect_timeout: float,
         retries: int,
         pause: Callable[[int], float],
+        at: str = "",
     ) -> None:
         self._make = connect
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._retries = retries
         self._pause = pause
+        self._at = at
         self._loop = asyncio.get_running_loop()
         self._told: dict[bytes, list[Told]] = {}
         self._confirmed: set[bytes] = set()
@@ -145,7 +148,7 @@ class Listener:
         self._drop()
         _log.debug("the listening connection to Redis was lost")
         if failures > self._retries:
-            self._fail(translate(error))
+            self._fail(translate(error, self._at))
         for subscribers in [*self._told.values()]:
             for told in [*subscribers]:
                 told(None)

@@ -37,6 +37,8 @@ _OURS: Final[Mapping[str, Any]] = {
     "retry_on_timeout": False,
     "retry_on_error": [],
 }
+_PORT: Final = 6379
+"""Where a server is that is named without a port."""
 
 
 def _options_of(settings: RedisSettings) -> dict[str, Any]:
@@ -113,6 +115,22 @@ def _make_client(settings: RedisSettings, sentinel: Any) -> Any:
     return _cluster_client(settings) if settings.cluster else _single_client(settings)
 
 
+def _place_of(client: Any, settings: RedisSettings) -> str:
+    """Give the address of the server as it may be shown: no user, password or parameter."""
+    if isinstance(client, RedisCluster):
+        return ", ".join(sorted(client.nodes_manager.startup_nodes))
+    if settings.client is None and settings.sentinel is not None:
+        return f"master {settings.sentinel} of the sentinels {', '.join(settings.sentinels)}"
+    options = client.connection_pool.connection_kwargs
+    if options.get("path"):
+        return str(options["path"])
+    return _address(options.get("host") or "localhost", options.get("port") or _PORT)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @final
 class Store:
     """
@@ -126,6 +144,7 @@ class Store:
         self._sentinel = _sentinel_of(settings) if settings.sentinel is not None else None
         self.client = _make_client(settings, self._sentinel)
         self.is_cluster = isinstance(self.client, RedisCluster)
+        self.place = _place_of(self.client, settings)
         self.facts: Facts | None = None
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
@@ -187,7 +206,7 @@ class Store:
             async with asyncio.timeout(self.settings.connect_timeout * 3):
                 await self.client.initialize()
         except Exception as error:
-            raise translate(error) from error
+            raise translate(error, self.place) from error
 
     def listener(self) -> Listener:
         """Give the connection that listens."""
@@ -200,6 +219,7 @@ class Store:
                 connect_timeout=settings.connect_timeout,
                 retries=settings.retries,
                 pause=self._pause,
+                at=self.place,
             )
         return self._listener
 
@@ -272,6 +292,7 @@ class Store:
                 retries=settings.retries,
                 pause=self._pause,
                 redirect=self._redirect if self.is_cluster else None,
+                at=self.place if node is None else _address(node.host, node.port),
             )
         return lane
 
@@ -291,7 +312,7 @@ class Store:
             # Opened degraded, or the cluster is not whole: the next call may know.
             if self._learning is None or self._learning.done():
                 self._learning = self._loop.create_task(self._learn())
-            msg = "the Redis cluster cannot be reached"
+            msg = f"the Redis cluster cannot be reached at {self.place}"
             raise UnavailableError(msg)
         return node
 
@@ -309,7 +330,7 @@ class Store:
         if self.is_cluster:
             node = next(iter(self.client.get_primaries()), None)
             if node is None:
-                msg = "the Redis cluster cannot be reached"
+                msg = f"the Redis cluster cannot be reached at {self.place}"
                 raise UnavailableError(msg)
             return _node_connection(node)
         pool = self.client.connection_pool
