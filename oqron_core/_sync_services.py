@@ -1208,8 +1208,8 @@ class SyncLocks:
         Args:
             key: The lock, 1 to 255 characters.
             lease_for: Seconds until it lapses unless renewed; >= 0.05.
-            wait: Seconds to wait for it; 0 for not at all, None for as long as it
-                takes.
+            wait: Seconds to wait for it; 0, the default, for not at all, None for as
+                long as it takes.
 
         Returns:
             What is held, or None where another has it.
@@ -1239,12 +1239,13 @@ class SyncLocks:
         Args:
             key: The lock, 1 to 255 characters.
             lease_for: Seconds until it lapses unless renewed; >= 0.05.
-            wait: Seconds to wait for it; 0 for not at all, None for as long as it
-                takes.
+            wait: Seconds to wait for it; 0 for not at all. None, the default here
+                and not in `acquire`, is for as long as it takes.
 
         Raises:
             InvalidValueError: An argument is not legal.
-            ConflictError: Another has it still; names the holder.
+            ConflictError: Another has it still; names the holder. Or this very task
+                holds it, by a context of the same storage: it would wait for itself.
             LeaseLostError: It was lost; the body was cut short.
             UnavailableError: The hot plane did not answer on entering.
         """
@@ -1299,11 +1300,12 @@ class SyncLocks:
         Args:
             name: What is led, 1 to 255 characters.
             lease_for: Seconds until the lead lapses unless renewed; >= 0.05.
-            wait: Seconds to stand by; None for as long as it takes.
+            wait: Seconds to stand by; None, the default, for as long as it takes.
 
         Raises:
             InvalidValueError: An argument is not legal.
-            ConflictError: Another leads still; names the leader.
+            ConflictError: Another leads still; names the leader. Or this very task
+                leads already.
             LeaseLostError: The lead was lost; the body was cut short.
             UnavailableError: The hot plane did not answer on entering.
         """
@@ -1887,6 +1889,7 @@ class SyncSchedules:
         expected: int,
         next_run_at: int | None,
         enqueue: tuple[str, Any] | None = None,
+        ran: bool = False,
     ) -> bool:
         """
         Move the pointer on from a slot and add the slot's job, or neither.
@@ -1903,6 +1906,8 @@ class SyncSchedules:
             next_run_at: The next slot, after *expected*; None where it ends.
             enqueue: The queue and the payload, or a `JobSpec` without an id;
                 None to leave the slot out.
+            ran: Where there is no job: whether the caller runs the slot itself, so
+                that it counts as one that ran. A slot with a job does in any case.
 
         Returns:
             True for the one who moved it. False where the pointer is elsewhere,
@@ -1923,6 +1928,7 @@ class SyncSchedules:
             expected=expected,
             next_run_at=next_run_at,
             enqueue=enqueue,
+            ran=ran,
         )
 
     def fire(
