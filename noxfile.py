@@ -282,6 +282,7 @@ def typing(session: nox.Session) -> None:
     session.run("mypy", *(session.posargs or [*PACKAGES, "noxfile.py", "tests/typing"]))
     session.run("pyright", *session.posargs)
     if not session.posargs:
+        session.run("pytest", "tests/docs/test_tutorial.py", "-k", "type_checker")
         no_unknown_types(session)
 
 

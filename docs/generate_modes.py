@@ -53,7 +53,8 @@ _FEATURES: Final = """\
 ## Features
 
 *Native* is done by the backend itself. *Emulated* gives the same results in a slower
-way. *Refused* is not there: the call raises, or nothing of the kind is promised.
+way. *Refused* is not there: the call raises, or nothing of the kind is promised. Counters
+are the hot plane's own, and limits stand on them: [how to count](limits.md#counting).
 
 """
 _DETAILS: Final = """\

@@ -1037,7 +1037,9 @@ class SyncJobs:
         Count the jobs of a queue by status, as the durable plane has them.
 
         Every status is there, also with 0. A job whose delay is over stays
-        ``delayed`` until it is claimed.
+        ``delayed`` until it is claimed. ``failed`` is there because it is a status,
+        and stays 0: a job whose attempts ran out is a dead letter, a record of another
+        kind, which `DeadLetters.counts` counts and ``oqron queues`` shows as ``dead``.
         """
         return self._portal.call(self._service.counts, queue)
 
@@ -1209,8 +1211,8 @@ class SyncLocks:
         Args:
             key: The lock, 1 to 255 characters.
             lease_for: Seconds until it lapses unless renewed; >= 0.05.
-            wait: Seconds to wait for it; 0 for not at all, None for as long as it
-                takes.
+            wait: Seconds to wait for it; 0, the default, for not at all, None for as
+                long as it takes.
 
         Returns:
             What is held, or None where another has it.
@@ -1240,12 +1242,13 @@ class SyncLocks:
         Args:
             key: The lock, 1 to 255 characters.
             lease_for: Seconds until it lapses unless renewed; >= 0.05.
-            wait: Seconds to wait for it; 0 for not at all, None for as long as it
-                takes.
+            wait: Seconds to wait for it; 0 for not at all. None, the default here
+                and not in `acquire`, is for as long as it takes.
 
         Raises:
             InvalidValueError: An argument is not legal.
-            ConflictError: Another has it still; names the holder.
+            ConflictError: Another has it still; names the holder. Or this very task
+                holds it, by a context of the same storage: it would wait for itself.
             LeaseLostError: It was lost; the body was cut short.
             UnavailableError: The hot plane did not answer on entering.
         """
@@ -1300,11 +1303,12 @@ class SyncLocks:
         Args:
             name: What is led, 1 to 255 characters.
             lease_for: Seconds until the lead lapses unless renewed; >= 0.05.
-            wait: Seconds to stand by; None for as long as it takes.
+            wait: Seconds to stand by; None, the default, for as long as it takes.
 
         Raises:
             InvalidValueError: An argument is not legal.
-            ConflictError: Another leads still; names the leader.
+            ConflictError: Another leads still; names the leader. Or this very task
+                leads already.
             LeaseLostError: The lead was lost; the body was cut short.
             UnavailableError: The hot plane did not answer on entering.
         """
@@ -1888,6 +1892,7 @@ class SyncSchedules:
         expected: int,
         next_run_at: int | None,
         enqueue: tuple[str, Any] | None = None,
+        ran: bool = False,
     ) -> bool:
         """
         Move the pointer on from a slot and add the slot's job, or neither.
@@ -1904,6 +1909,8 @@ class SyncSchedules:
             next_run_at: The next slot, after *expected*; None where it ends.
             enqueue: The queue and the payload, or a `JobSpec` without an id;
                 None to leave the slot out.
+            ran: Where there is no job: whether the caller runs the slot itself, so
+                that it counts as one that ran. A slot with a job does in any case.
 
         Returns:
             True for the one who moved it. False where the pointer is elsewhere,
@@ -1924,6 +1931,7 @@ class SyncSchedules:
             expected=expected,
             next_run_at=next_run_at,
             enqueue=enqueue,
+            ran=ran,
         )
 
     def fire(

@@ -41,8 +41,8 @@ class Schedule:
         max_catch_up: How many missed slots ``all`` runs at most.
         paused: Whether it is never due.
         version: Counts the changes of the definition, from 1.
-        last_run_at: The last slot whose job was made.
-        run_count: How many slots' jobs were made.
+        last_run_at: The last slot that ran: its job was made, or its mover ran it itself.
+        run_count: How many slots ran.
         skip_before: Slots before this instant do not run, whatever *catch_up*
             says: they came while it was paused to skip them.
         created_at: When it was defined first.

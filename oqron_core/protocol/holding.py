@@ -214,6 +214,7 @@ class Holding:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._entered: dict[str, Hold] = {}
 
     # --- take ---
 
@@ -312,6 +313,22 @@ class Holding:
                 del self._turns[channel]
             else:
                 self._turns[channel] = (lock, waiters - 1)
+
+    # --- who holds here ---
+
+    def enter(self, channel: str, hold: Hold) -> None:
+        """Note the context that holds what *channel* tells of."""
+        self._entered[channel] = hold
+
+    def leave(self, channel: str, hold: Hold) -> None:
+        """Forget it, unless another came after it."""
+        if self._entered.get(channel) is hold:
+            del self._entered[channel]
+
+    def is_mine(self, channel: str) -> bool:
+        """Whether a context of this very task holds it, so that waiting is in vain."""
+        hold = self._entered.get(channel)
+        return hold is not None and hold.holds(asyncio.current_task())
 
     async def lapse_of(self, place: str) -> float:
         """Say after how many seconds the lease of *place* lapses; 0.0 where free."""
@@ -452,7 +469,13 @@ class Hold(AbstractAsyncContextManager[HeldLease]):
         self._cancelling = 0 if task is None else task.cancelling()
         held.watch(self._interrupt)
         self._keeper = self._holding.keep(held)
+        self._holding.enter(self._channel, self)
         return held
+
+    def holds(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether it was entered by *task*, and is surely held still."""
+        held = self._held
+        return held is not None and self._task is task and not held.ended and held.left > 0
 
     def _interrupt(self) -> None:
         if self._task is not None:
@@ -468,6 +491,7 @@ class Hold(AbstractAsyncContextManager[HeldLease]):
         assert held is not None  # noqa: S101 - entered, as Python promises
         # From here on nothing cancels: the body is over.
         held.end()
+        self._holding.leave(self._channel, self)
         if self._keeper is not None:
             self._keeper.cancel()
         ours = False

@@ -104,7 +104,7 @@ class Move:
     Attributes:
         expected: The slot that it stands at.
         next_run_at: Where it goes; None where it ends.
-        run: Whether the slot's job is made, or the slot is left out.
+        run: Whether the slot runs, by its job or by its mover, or is left out.
     """
 
     expected: int
@@ -322,7 +322,8 @@ class Pointers:
         session = self._session
         made = None if job is None else await self._make(kind, name, move.expected, *job)
         if made is None:
-            return await self._write([_moved(kind, name, move, ran=False)])
+            # A slot that its mover runs itself ran; one that its queue leaves out did not.
+            return await self._write([_moved(kind, name, move, ran=job is None and move.run)])
         pointer = _moved(kind, name, move, ran=True)
         queue, insert, delay, new = made
         if not await self._write([pointer, insert]):

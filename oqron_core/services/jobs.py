@@ -506,7 +506,9 @@ class Jobs:
         Count the jobs of a queue by status, as the durable plane has them.
 
         Every status is there, also with 0. A job whose delay is over stays
-        ``delayed`` until it is claimed.
+        ``delayed`` until it is claimed. ``failed`` is there because it is a status,
+        and stays 0: a job whose attempts ran out is a dead letter, a record of another
+        kind, which `DeadLetters.counts` counts and ``oqron queues`` shows as ``dead``.
         """
         self._session.check_open()
         check_name("queue", queue)

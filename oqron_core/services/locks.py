@@ -47,8 +47,8 @@ class Locks:
         Args:
             key: The lock, 1 to 255 characters.
             lease_for: Seconds until it lapses unless renewed; >= 0.05.
-            wait: Seconds to wait for it; 0 for not at all, None for as long as it
-                takes.
+            wait: Seconds to wait for it; 0, the default, for not at all, None for as
+                long as it takes.
 
         Returns:
             What is held, or None where another has it.
@@ -76,12 +76,13 @@ class Locks:
         Args:
             key: The lock, 1 to 255 characters.
             lease_for: Seconds until it lapses unless renewed; >= 0.05.
-            wait: Seconds to wait for it; 0 for not at all, None for as long as it
-                takes.
+            wait: Seconds to wait for it; 0 for not at all. None, the default here
+                and not in `acquire`, is for as long as it takes.
 
         Raises:
             InvalidValueError: An argument is not legal.
-            ConflictError: Another has it still; names the holder.
+            ConflictError: Another has it still; names the holder. Or this very task
+                holds it, by a context of the same storage: it would wait for itself.
             LeaseLostError: It was lost; the body was cut short.
             UnavailableError: The hot plane did not answer on entering.
         """
@@ -141,11 +142,12 @@ class Locks:
         Args:
             name: What is led, 1 to 255 characters.
             lease_for: Seconds until the lead lapses unless renewed; >= 0.05.
-            wait: Seconds to stand by; None for as long as it takes.
+            wait: Seconds to stand by; None, the default, for as long as it takes.
 
         Raises:
             InvalidValueError: An argument is not legal.
-            ConflictError: Another leads still; names the leader.
+            ConflictError: Another leads still; names the leader. Or this very task
+                leads already.
             LeaseLostError: The lead was lost; the body was cut short.
             UnavailableError: The hot plane did not answer on entering.
         """
@@ -179,6 +181,10 @@ class Locks:
 
     def _hold(self, place: str, key: str, what: str, lease_for: float, wait: float | None) -> Hold:
         async def acquire() -> HeldLease:
+            if wait != 0 and self._holding.is_mine(place):
+                by = f"{self._session.worker!r}, by this task itself"
+                msg = f"{what} {key!r} is held by {by}; it would wait for its own end"
+                raise ConflictError(msg)
             held = await self._acquire(place, key, what, lease_for, wait)
             if held is None:
                 holder = await self._session.hot.locks.holder(place)

@@ -163,6 +163,7 @@ class Schedules:
         expected: int,
         next_run_at: int | None,
         enqueue: tuple[str, Any] | None = None,
+        ran: bool = False,
     ) -> bool:
         """
         Move the pointer on from a slot and add the slot's job, or neither.
@@ -179,6 +180,8 @@ class Schedules:
             next_run_at: The next slot, after *expected*; None where it ends.
             enqueue: The queue and the payload, or a `JobSpec` without an id;
                 None to leave the slot out.
+            ran: Where there is no job: whether the caller runs the slot itself, so
+                that it counts as one that ran. A slot with a job does in any case.
 
         Returns:
             True for the one who moved it. False where the pointer is elsewhere,
@@ -200,7 +203,7 @@ class Schedules:
                 reason = f"must be after the slot ({expected}), not {next_run_at}"
                 raise InvalidValueError("next_run_at", reason)
         job = None if enqueue is None else _check_enqueue(enqueue)
-        move = Move(expected, next_run_at, run=job is not None)
+        move = Move(expected, next_run_at, run=job is not None or bool(ran))
         return await self._advance(kind, name, move, job)
 
     async def fire(

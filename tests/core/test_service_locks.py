@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fix_memory import MemoryMode
-from oqron_core import LeaseLostError, Storage, open_storage
+from oqron_core import ConflictError, LeaseLostError, Storage, open_storage
 from oqron_core.sync import open_sync_storage
 from oqron_core.testing.contracts.mode_locks import ModeLocksContract
 from oqron_memory import MemoryStore
@@ -149,3 +149,35 @@ def test_the_blocking_twin_holds_and_is_told() -> None:
             assert storage.locks.acquire("k") is None
         with pytest.raises(LeaseLostError), storage.locks.hold("k", lease_for=30.0) as held:
             storage.call(storage.hot.locks.release, held.lease)
+
+
+@pytest.mark.parametrize("call", ["hold", "lead"])
+def test_a_task_does_not_wait_for_itself(call: str) -> None:
+    """It is told; other tasks wait, and what is over is free."""
+
+    async def body(storage: Storage) -> None:
+        hold = getattr(storage.locks, call)
+        async with hold("k") as outer:
+            with pytest.raises(ConflictError, match="by this task itself"):
+                async with asyncio.timeout(5), hold("k"):
+                    pass
+            async with hold("other"):
+                pass
+
+            async def another() -> int:
+                async with hold("k") as held:
+                    return int(held.token)
+
+            waiting = asyncio.create_task(another())
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        assert await waiting > outer.token
+        async with hold("k") as outer:
+            # Given back before its context ends: it is nobody's now.
+            await storage.locks.release(outer)
+            async with hold("k") as inner:
+                assert inner.token > outer.token
+        async with hold("k", wait=0.0):
+            pass
+
+    run(body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +18,32 @@ from oqron_core.testing.clock import ManualClock
 
 
 ROOT = Path(__file__).parents[2]
+
+
+PROGRAM = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_a_type_checker_has_nothing_to_say(tmp_path: Path) -> None:
+    """A reader who checks types strictly need not mend what is shown."""
+    pytest.importorskip("mypy")
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    programs = {name: program for program, name in PROGRAM.findall(text)}
+    for name, program in programs.items():
+        (tmp_path / name).write_text(program, encoding="utf-8")
+
+    # The options and the cache of the checkout: what is checked already costs nothing.
+    options = ["--strict", f"--config-file={ROOT / 'pyproject.toml'}"]
+    cache = f"--cache-dir={ROOT / '.mypy_cache'}"
+    said = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, cache, *programs],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+
+    assert {"first.py", "worker.py", "both.py", "add.py"} == set(programs)
+    assert 0 == said.returncode, said.stdout + said.stderr
 
 
 @pytest.fixture

@@ -152,6 +152,24 @@ def test_ranges_hold_this_version_and_end_before_the_next_minor() -> None:
     assert [] == [str(r) for r in requirements if r.specifier.contains(following)]
 
 
+def test_no_plugin_asks_for_an_extra_of_core() -> None:
+    """An old pip takes that from the core that is installed, and not from the checkout."""
+    core, *plugins = [distribution.metadata for distribution in DISTRIBUTIONS]
+    lines = [
+        line
+        for metadata in plugins
+        for line in itertools.chain(
+            metadata["dependencies"], *metadata.get("optional-dependencies", {}).values()
+        )
+    ]
+    worker = next(metadata for metadata in plugins if metadata["name"] == "oqron-worker")
+
+    assert [] == [line for line in lines if line.startswith("oqron-core[")]
+    # So it says itself what cron text needs, and says the same.
+    cron = worker["optional-dependencies"]["cron"]
+    assert core["optional-dependencies"]["cron"] == cron
+
+
 def test_every_mode_has_its_extra() -> None:
     """`pip install "oqron-core[MODE]"` brings the backends of that mode."""
     extras = DISTRIBUTIONS[0].metadata["optional-dependencies"]

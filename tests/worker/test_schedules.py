@@ -66,6 +66,8 @@ async def test_an_interval_is_a_run_without_a_job(oqron_tester: Any, oqron_clock
         assert ["completed", "failed", "completed", "completed"] == [run.status for run in runs]
         assert {"schedule"} == {run.module for run in runs}
         assert {None} == {run.job_id for run in runs}
+        pointer = await tester.storage.schedules.get("schedule", "heartbeat")
+        assert (4, slots[-1]) == (pointer.run_count, pointer.last_run_at)
 
 
 async def test_a_plain_function_may_run_by_the_clock(oqron_tester: Any) -> None:
@@ -204,6 +206,59 @@ def test_two_workers_share_the_slots_of_an_interval() -> None:
     asyncio.run(main())
 
     assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize("only", [["mail"], ["beat"], ["nightly"], ["mail", "nightly"]])
+def test_a_worker_of_some_handlers_moves_their_schedules_alone(only: list[str]) -> None:
+    """What others should run stays due for them, and another may lead the rest."""
+
+    async def main() -> None:
+        app = App(mode="memory", project="p", environment="e")
+        ran: set[str] = set()
+
+        @app.queue("mail")
+        async def mail() -> None:
+            ran.add("mail")
+
+        @app.queue("other")
+        async def other() -> None:
+            ran.add("other")
+
+        @app.every("beat", 3600.0)
+        async def beat() -> None:
+            ran.add("beat")
+
+        @app.cron("nightly", "0 3 * * *")
+        async def nightly() -> None:
+            ran.add("nightly")
+
+        async with app:
+            schedules = app.storage.schedules
+            past = await app.storage.durable.now() - 1000
+            # More of others' than one look gives.
+            for n in range(120):
+                await other.schedule(f"other-{n}", {}, at=past - 1000)
+            await mail.schedule("mail-1", {}, at=past)
+            for handler in (beat, nightly):
+                await handler.define()
+                await schedules.reschedule(handler.timing.kind, handler.name, next_run_at=past)
+            async with (
+                app.worker(only=only, maintenance=False, blocked_after=None),
+                asyncio.timeout(20),
+            ):
+                while ran != set(only):
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                assert await app.storage.locks.leader("worker:schedules") is None
+            assert ran == set(only)
+            due = await schedules.due(limit=1000)
+            expected = {f"other-{n}" for n in range(120)}
+            if "mail" not in only:
+                expected.add("mail-1")
+            assert expected | ({"beat", "nightly"} - set(only)) == {one.name for one in due}
+            assert not (await app.storage.jobs.counts("other"))["waiting"]
+
+    asyncio.run(main())
 
 
 # --- topics -----------------------------------------------------------------

@@ -289,6 +289,18 @@ class SchedulesContract(ModeBase):
         )  # fmt: skip
         assert str(slot) in claim.job.id
 
+    async def test_a_slot_that_its_mover_runs_itself_counts(self) -> None:
+        """Without a job; one that is left out does not."""
+        slot = await self.put_due()
+        advance = self.storage.schedules.advance
+        assert await advance("cron", "n", expected=slot, next_run_at=slot + 1)
+        assert await advance("cron", "n", expected=slot + 1, next_run_at=slot + 2, ran=True)
+        assert await advance("cron", "n", expected=slot + 2, next_run_at=slot + 3)
+        moved = await self.pointer()
+
+        assert (slot + 3, slot + 1, 1) == (moved.next_run_at, moved.last_run_at, moved.run_count)
+        assert [] == await self.slot_jobs()
+
     async def test_a_slot_has_one_winner(self) -> None:
         """Of twenty callers one is told so, and there is one job."""
         slot = await self.put_due()

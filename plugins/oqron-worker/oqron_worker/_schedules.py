@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from oqron_worker._handlers import Handler, Options
 if TYPE_CHECKING:
     from oqron_core import Schedule
     from oqron_worker._app import App
+    from oqron_worker._standalone import Standalone
 
 
 __all__ = ["ScheduledHandler", "Ticker", "Timing", "put_schedule"]
@@ -31,6 +33,8 @@ _SHORTEST: Final = 0.001
 _KINDS: Final = ("cron", "schedule")
 _LEAST_EVERY: Final = 0.1
 _GRACE: Final = 60.0
+_DUE: Final = 100
+_DUE_MOST: Final = 10_000
 
 NextAfter = Callable[[int], int | None]
 
@@ -221,9 +225,6 @@ async def wake(app: App) -> None:
         log.debug("the leader looks by itself: %s", error)
 
 
-Fire = Callable[[ScheduledHandler, int], None]
-
-
 class Ticker:
     """
     Does what is due, under one leader for all processes.
@@ -234,19 +235,36 @@ class Ticker:
 
     Args:
         app: The application.
-        fire: Runs a slot of a handler that is not durable, here.
+        standalone: Runs the slots of handlers that are not durable, here.
+        only: The handlers whose schedules are moved on; None for every schedule.
     """
 
-    def __init__(self, app: App, fire: Fire) -> None:
+    def __init__(
+        self, app: App, standalone: Standalone, only: Collection[Handler] | None = None
+    ) -> None:
         self._app = app
-        self._fire = fire
+        self._standalone = standalone
+        self._only = only
         self._wake = asyncio.Event()
+
+    @property
+    def lead(self) -> str:
+        """
+        Give the name that is led under.
+
+        One with a part of the handlers leads those who have the same part: as the
+        leader of all it would keep the others from the rest.
+        """
+        if self._only is None:
+            return LEAD
+        names = "\n".join(sorted({handler.name for handler in self._only}))
+        return f"{LEAD}:{hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
     async def run(self) -> None:
         """Lead when it is our turn, until cancelled."""
         while True:
             try:
-                async with self._app.storage.locks.lead(LEAD):
+                async with self._app.storage.locks.lead(self.lead):
                     await self._lead()
             except ClosedError:
                 return
@@ -287,10 +305,15 @@ class Ticker:
             Seconds until the next slot, at most a few.
         """
         schedules = self._app.storage.schedules
-        while due := await schedules.due(limit=100):
+        limit = _DUE
+        while due := await schedules.due(limit=limit):
             moved = [await self._one(schedule) for schedule in due]
-            if not any(moved):
+            if any(moved):
+                continue
+            if len(due) < limit or limit == _DUE_MOST:
                 break
+            # What others should move, and do not, must not hide what is ours.
+            limit = min(10 * limit, _DUE_MOST)
         return await self._pause()
 
     async def _one(self, schedule: Schedule) -> bool:
@@ -303,6 +326,8 @@ class Ticker:
     async def _fire_one(self, schedule: Schedule) -> bool:
         schedules = self._app.storage.schedules
         handler = self._app.scheduled.get((schedule.kind, schedule.name))
+        if not self._is_ours(schedule, handler):
+            return False
         timing = Timing.of(schedule) if handler is None else handler.timing
         if handler is not None and not handler.durable:
             return await self._fire_here(schedule, handler)
@@ -323,6 +348,14 @@ class Ticker:
         )
         return bool(made)
 
+    def _is_ours(self, schedule: Schedule, handler: ScheduledHandler | None) -> bool:
+        if self._only is None:
+            return True
+        if handler is None:
+            queue = schedule.spec.get("queue")
+            return isinstance(queue, str) and self._app.queues.get(queue) in self._only
+        return handler in self._only
+
     async def _fire_here(self, schedule: Schedule, handler: ScheduledHandler) -> bool:
         schedules = self._app.storage.schedules
         moves = await schedules.plan(schedule, next_after=handler.timing.next_after, grace=_GRACE)
@@ -333,11 +366,12 @@ class Ticker:
                 schedule.name,
                 expected=move.expected,
                 next_run_at=move.next_run_at,
+                ran=move.run and not self._standalone.runs(handler),
             )
             if not won:
                 break
             if move.run:
-                self._fire(handler, move.expected)
+                self._standalone.start(handler, move.expected)
         return won
 
     async def _pause(self) -> float:

@@ -48,6 +48,10 @@ class Standalone:
         """How many slots run now."""
         return len(self._busy)
 
+    def runs(self, handler: ScheduledHandler) -> bool:
+        """Whether a slot of a handler runs now."""
+        return handler in self._busy
+
     def start(self, handler: ScheduledHandler, slot: int) -> None:
         """Run a slot."""
         if handler in self._busy:

@@ -57,7 +57,8 @@ class Worker:
     Args:
         app: The application.
         concurrency: How many attempts may run at the same time.
-        only: Names of the handlers to work on; None for all.
+        only: Names of the handlers to work on; None for all. With names, no other
+            schedules are moved on than those of these handlers.
         threads: How many threads there are for functions that block.
         processes: How many processes for those with ``pool="process"``.
         grace: Seconds that a shutdown waits for handlers; then their jobs are given
@@ -230,7 +231,8 @@ class Worker:
         self._dependents = Dependents(self.app.storage)
         self._in_background(self._dependents.run(), "oqron-dependents")
         if self._schedules:
-            ticker = Ticker(self.app, self._standalone.start)
+            only = None if self._only is None else handlers
+            ticker = Ticker(self.app, self._standalone, only)
             self._in_background(ticker.run(), "oqron-schedules")
         if self._maintenance:
             self._in_background(self.app.storage.maintenance.run_forever(), "oqron-maintenance")

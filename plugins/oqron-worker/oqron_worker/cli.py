@@ -138,7 +138,12 @@ def _set_up_logging() -> None:
     show_default=True,
     help="How many attempts run at the same time in a process.",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Only this handler; may be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Only this handler, and its schedules; may be repeated.",
+)
 @click.option("--reload", is_flag=True, help="Start anew when a Python file here changes.")
 @click.option("--no-maintenance", is_flag=True, help="Leave repairs to other processes.")
 @click.option("--no-schedules", is_flag=True, help="Leave crons to other processes.")

@@ -92,7 +92,7 @@ class AppTester:
             for webhook in self.app.webhooks.values():
                 stack.push_async_callback(webhook.close)
             self._standalone = Standalone(self.app, self._shop, self._metrics)
-            self._ticker = Ticker(self.app, self._standalone.start)
+            self._ticker = Ticker(self.app, self._standalone)
             self._dependents = Dependents(storage)
             for handler in self.app.handlers:
                 await handler.define()
