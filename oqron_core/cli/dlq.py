@@ -17,7 +17,6 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
-    counted,
     print_json,
     print_line,
     print_page,
@@ -138,14 +137,8 @@ def requeue(
                 "taken": result.taken,
             }
         )
-<<<<<<< HEAD
     elif result.done or everything:
         print_line(_again(len(result.done), queue))
-=======
-    elif result.done:
-        again = "is a job again" if len(result.done) == 1 else "are jobs again"
-        print_line(f"{counted(len(result.done), 'dead letter')} of {queue} {again}")
->>>>>>> fix-b
     _complain(queue, result)
 
 
@@ -180,9 +173,6 @@ async def _requeue(storage: Storage, queue: str, ids: Sequence[str]) -> _Requeue
 
 
 def _complain(queue: str, result: _Requeued) -> None:
-    if not (result.done or result.missing or result.taken):
-        msg = f"the queue {queue!r} has no dead letter"
-        raise click.ClickException(msg)
     problems = []
     if result.missing:
         problems.append(f"no such dead letter: {', '.join(result.missing)}")

@@ -149,12 +149,7 @@ async def _add_lines(
     if as_json:
         print_json({"queueName": queue, "added": len(done.ids), "ids": done.ids})
     else:
-<<<<<<< HEAD
-        jobs = "job" if len(done.ids) == 1 else "jobs"
-        print_line(f"{len(done.ids)} {jobs} added to {queue}")
-=======
         print_line(f"{counted(len(done.ids), 'job')} added to {queue}")
->>>>>>> fix-b
 
 
 # --- look ------------------------------------------------------------------------
