@@ -121,7 +121,11 @@ def _place_of(client: Any, settings: RedisSettings) -> str:
         return ", ".join(sorted(client.nodes_manager.startup_nodes))
     if settings.client is None and settings.sentinel is not None:
         return f"master {settings.sentinel} of the sentinels {', '.join(settings.sentinels)}"
-    options = client.connection_pool.connection_kwargs
+    pool = client.connection_pool
+    if getattr(pool, "service_name", None):
+        # A ready client that asks Sentinel.
+        return f"master {pool.service_name}"
+    options = pool.connection_kwargs
     if options.get("path"):
         return str(options["path"])
     return _address(options.get("host") or "localhost", options.get("port") or _PORT)
