@@ -92,6 +92,8 @@ _TRIES: Final = 20
 _ANSWERS: Final = 4
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
+_STANDS_STILL: Final = 1.5
+"""How many seconds a release of another process may get no further."""
 _FRESH_FOR: Final = 1.0
 _BATCH: Final = 1000
 _RELEASE: Final = "oqron:release:"
@@ -498,15 +500,16 @@ async def release_held(
                 raise
             log.warning("held jobs are released later by maintenance: %s", error)
             return total
-        if lease is None:
+        if lease is None and not wait:
             return total  # someone else is at it
         try:
             released = await _release_all(session, queue, lease, batch, most)
         finally:
-            try:
-                await locks.release(lease)
-            except StorageError as error:
-                log.debug("the lock of a release will lapse: %s", error)
+            if lease is not None:
+                try:
+                    await locks.release(lease)
+                except StorageError as error:
+                    log.debug("the lock of a release will lapse: %s", error)
         total += released
         idle = 0 if released else idle + 1
         # Who wrote a job in the last moment, and met our lock, leaves it to us.
@@ -515,27 +518,44 @@ async def release_held(
 
 
 async def _only_one(session: Session, queue: str, *, wait: bool) -> Lease | None:
-    """Take the lock of a queue's release; None where another process has it."""
+    """
+    Take the lock of a queue's release; None where another process has it.
+
+    With *wait* that is waited for as long as it gets on. One that has died, or stands
+    still, keeps nobody: each job is released once, whoever does it.
+    """
     pause = _FIRST_PAUSE
+    oldest: str | None = None
+    since = time.monotonic()
     while True:
         lease = await session.hot.locks.acquire(
             _RELEASE + queue, owner=session.worker, lease_for=_RELEASE_FOR
         )
         if lease is not None or not wait:
             return lease
+        found = (await session.durable.query(_held_in(queue, 1))).items
+        now = time.monotonic()
+        if found and found[0].id != oldest:
+            oldest, since = found[0].id, now
+        elif now - since > _STANDS_STILL:
+            return None
         await asyncio.sleep(pause)
         pause = min(_LONGEST_PAUSE, 2 * pause)
 
 
-async def _release_all(
-    session: Session, queue: str, lease: Lease, batch: int, most: int | None
-) -> int:
-    query = Query(
+def _held_in(queue: str, limit: int) -> Query:
+    return Query(
         namespace=JOB + queue,
         where=[("status", "=", "held")],
-        limit=min(batch, 10_000),
+        limit=limit,
         fields=("status", "runAt", "priority"),
     )
+
+
+async def _release_all(
+    session: Session, queue: str, lease: Lease | None, batch: int, most: int | None
+) -> int:
+    query = _held_in(queue, min(batch, 10_000))
     total = 0
     while most is None or total < most:
         if most is not None and most - total < query.limit:
@@ -545,7 +565,9 @@ async def _release_all(
             break
         released = await _release_step(session, queue, records)
         total += released
-        if not released or not await session.hot.locks.renew(lease, lease_for=_RELEASE_FOR):
+        if not released:
+            break
+        if lease is not None and not await session.hot.locks.renew(lease, lease_for=_RELEASE_FOR):
             break
     return total
 

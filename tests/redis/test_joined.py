@@ -12,7 +12,13 @@ import attrs
 import pytest
 
 from oqron_core import JobSpec, open_storage
-from oqron_core.exceptions import ClosedError, ConflictError, InvalidValueError, UnavailableError
+from oqron_core.exceptions import (
+    ClosedError,
+    ConflictError,
+    InvalidValueError,
+    TimedOutError,
+    UnavailableError,
+)
 from oqron_core.planes import (
     Counts,
     Delete,
@@ -768,7 +774,8 @@ def test_a_claim_that_comes_too_late_is_not_handed_out(redis: RedisServer) -> No
             async with asyncio.timeout(20):
                 while not (mine := await other.jobs.claim("q", lease_for=60)):
                     await asyncio.sleep(0.05)
-            assert await late == []
+            with pytest.raises(TimedOutError, match="lease_for"):
+                await late
             await other.jobs.complete(mine[0], "done")
 
     asyncio.run(main())

@@ -273,7 +273,7 @@ class ControlsContract(ModeBase):
             await pause.reached.wait()
             second = asyncio.create_task(other.controls.resume("queue", "q"))
             # Long enough for one that does not wait to come to its end.
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
             assert not second.done()
             pause.release()
             await gather([first, second])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from oqron_core.exceptions import TimedOutError
 from oqron_core.planes import Query
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.lanes import broker_id, is_topic_queue, split_queue
@@ -177,10 +179,15 @@ async def take(storage: Storage) -> list[Claim]:
 
 
 async def _claim(storage: Storage, queue: str) -> list[Claim]:
-    if is_topic_queue(queue):
-        topic, group = split_queue(queue)
-        return await storage.topics.claim(topic, group, limit=100, lease_for=LEASE)
-    return await storage.jobs.claim(queue, limit=100, lease_for=LEASE)
+    while True:
+        try:
+            if is_topic_queue(queue):
+                topic, group = split_queue(queue)
+                return await storage.topics.claim(topic, group, limit=100, lease_for=LEASE)
+            return await storage.jobs.claim(queue, limit=100, lease_for=LEASE)
+        except TimedOutError:
+            # A slow machine: what lapsed on the way comes again.
+            await asyncio.sleep(LEASE)
 
 
 def handed_of(claims: Iterable[Claim]) -> tuple[tuple[str, tuple[str, ...]], ...]:
