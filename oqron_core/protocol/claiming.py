@@ -68,6 +68,9 @@ class RunKind:
 
 _QUEUE: Final = RunKind()
 
+_LATE_MOST: Final = 3
+"""How often in a row a claim may be answered too late."""
+
 
 Heads: TypeAlias = Callable[[Sequence[Lease]], Awaitable[Sequence[str | None]]]
 """Gives for each lease of a lane the job at its head, or None where it is empty."""
@@ -87,6 +90,10 @@ class Lanes:
 
     heads: Heads
     follow: Follow
+
+
+class _TooLateError(TimedOutError):
+    """The leases of a claim had lapsed when its answer came."""
 
 
 class Claiming:
@@ -111,6 +118,7 @@ class Claiming:
     ) -> list[Claim]:
         """Take leases, confirm them in the durable plane, start the runs."""
         ask = _Ask(queue, worker, lease_for, lease_ms(lease_for), order, kind, lanes)
+        late = 0
         while True:
             self._check_closing()
             # A caller that is cancelled in the middle must neither leave leases nor
@@ -122,6 +130,11 @@ class Claiming:
             except asyncio.CancelledError:
                 task.add_done_callback(self._release_unclaimed)
                 raise
+            except _TooLateError as error:
+                late += 1
+                if late == _LATE_MOST:
+                    raise TimedOutError(*error.args) from None
+                continue
             if claims is None:
                 return []
             if claims and self._session.closing.is_set():
@@ -255,16 +268,16 @@ class Claiming:
         Give claims whose leases have not lapsed on the way: others may have those by now.
 
         Raises:
-            TimedOutError: They have; what is still ours is given back.
+            _TooLateError: They have; what is still ours is given back.
         """
         if not claims or batch.deadline > time.monotonic():
             return claims
         self._give_back(claims)
         msg = (
-            f"the answer to a claim took longer than its leases of {batch.ask.lease_for:g} s; "
-            "what was claimed is given back. If it comes to that again, raise lease_for"
+            f"the answers to claims take longer than their leases of {batch.ask.lease_for:g} s; "
+            "what was claimed is given back: raise lease_for"
         )
-        raise TimedOutError(msg)
+        raise _TooLateError(msg)
 
     async def _gathered(self, parts: Sequence[Coroutine[Any, Any, list[Claim]]]) -> list[Claim]:
         """Await parts of a claim side by side; where one fails, the others are given back."""

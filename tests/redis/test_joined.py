@@ -746,9 +746,38 @@ def test_a_claim_of_many_parts_does_not_take_its_own_jobs_again(
         async with opened(redis.url) as storage:
             jobs = [JobSpec("x" * 200_000, max_attempts=max_attempts) for _ in range(400)]
             await storage.jobs.add_many("q", jobs)
-            claims = await storage.jobs.claim("q", limit=400, lease_for=0.2)
+            claims: list[Any] = []
+            # On a slow machine not even a part of it comes in time.
+            with contextlib.suppress(TimedOutError):
+                claims = await storage.jobs.claim("q", limit=400, lease_for=0.2)
             assert len({claim.id for claim in claims}) == len(claims)
             assert len(await storage.dead_letters.query("q")) == 0
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_always_comes_too_late_ends(redis: RedisServer) -> None:
+    """With an error that says what to do, and every job as it was."""
+
+    class Late(Unsure):
+        async def claim(self, queue: str, mark: Mark, **options: Any) -> Taken:
+            taken = await self.inner.claim(queue, mark, **options)
+            await asyncio.sleep(0.4)
+            return taken
+
+    async def main() -> None:
+        said = options(redis.url)
+        async with open_storage(**said) as one, open_storage(**said) as other:
+            await one.jobs.add_many("q", range(3))
+            session = one._session
+            session.joined = Late(session.joined, "later", 0)
+            with pytest.raises(TimedOutError, match="lease_for"):
+                await one.jobs.claim("q", limit=3, lease_for=0.3)
+            claims: list[Any] = []
+            async with asyncio.timeout(20):
+                while len(claims) < 3:
+                    claims += await other.jobs.claim("q", limit=3, lease_for=60)
+            assert all(await other.jobs.complete_many([(claim, None) for claim in claims]))
 
     asyncio.run(main())
 
@@ -774,8 +803,7 @@ def test_a_claim_that_comes_too_late_is_not_handed_out(redis: RedisServer) -> No
             async with asyncio.timeout(20):
                 while not (mine := await other.jobs.claim("q", lease_for=60)):
                     await asyncio.sleep(0.05)
-            with pytest.raises(TimedOutError, match="lease_for"):
-                await late
+            assert await late == []
             await other.jobs.complete(mine[0], "done")
 
     asyncio.run(main())

@@ -19,7 +19,6 @@ from oqron_core.exceptions import (
     CapabilityError,
     ClosedError,
     InvalidValueError,
-    TimedOutError,
     UnavailableError,
 )
 from oqron_core.models import Job, JobSpec, Run
@@ -638,7 +637,7 @@ class AdversityContract(AdversityBase):
                 assert (end == "drop") == str(run.error).startswith("abandoned")
 
     async def test_a_claim_that_is_answered_after_its_lease_is_not_handed_out(self) -> None:
-        """Another has the job by then: the caller is told, and nothing is worked twice."""
+        """Another has the job by then, and nothing is worked twice."""
         await self.storage.jobs.add("q", 1, id="a")
         async with self.open() as other:
             pause = self.faults.pause("durable.write", when="after")
@@ -655,8 +654,7 @@ class AdversityContract(AdversityBase):
 
             await self.until(is_taken)
             pause.release()
-            with pytest.raises(TimedOutError, match="lease_for"):
-                await late
+            assert [] == await late
             await self.settle()
             assert 2 == taken[0].attempt
             await other.jobs.complete(taken[0])
