@@ -597,7 +597,9 @@ async def _rehearse(
 
 async def _migrate(migration: _Migration, on_progress: Progress | None) -> V1Report:
     before = (await migration.fact()).get("state")
-    for turn in range(_PASSES):
+    passes = 0
+    while True:
+        passes += 1
         total = await migration.total()
         while await migration.move_next():
             if on_progress is not None:
@@ -608,12 +610,11 @@ async def _migrate(migration: _Migration, on_progress: Progress | None) -> V1Rep
         total = await migration.total()
         # What no walk comes by, such as a row without a namespace, is not found either.
         missing = walk.rows - walk.found.total() + max(0, total - walk.size)
-        if not missing:
+        if not missing or passes == _PASSES:
             break
-        if turn < _PASSES - 1:
-            # Rows that came behind us: walk again. What is there already is kept.
-            scope = (await migration.fact()).get("scope")
-            await migration.note({"state": "running", "scope": scope})
+        # Rows that came behind us: walk again. What is there already is kept.
+        scope = (await migration.fact()).get("scope")
+        await migration.note({"state": "running", "scope": scope})
     done = not missing and not migration.refused
     # What was done once is so no longer where rows have come that cannot be moved; what
     # somebody dismissed stays dismissed.
