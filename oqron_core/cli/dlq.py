@@ -17,6 +17,7 @@ from oqron_core.cli._invocation import (
 )
 from oqron_core.cli._output import (
     Column,
+    counted,
     print_json,
     print_line,
     print_page,
@@ -138,14 +139,9 @@ def requeue(
             }
         )
     elif result.done or everything:
-        print_line(_again(len(result.done), queue))
+        again = "is a job again" if len(result.done) == 1 else "are jobs again"
+        print_line(f"{counted(len(result.done), 'dead letter')} of {queue} {again}")
     _complain(queue, result)
-
-
-def _again(count: int, queue: str) -> str:
-    if count == 1:
-        return f"1 dead letter of {queue} is a job again"
-    return f"{count} dead letters of {queue} are jobs again"
 
 
 async def _ids(storage: Storage, queue: str) -> list[str]:

@@ -19,7 +19,7 @@ from oqron_core.cli._invocation import (
     opened,
     run_async,
 )
-from oqron_core.cli._output import Column, bar, note, print_json, print_line, print_table
+from oqron_core.cli._output import Column, bar, counted, note, print_json, print_line, print_table
 from oqron_core.config import Settings, structure_section
 
 
@@ -30,6 +30,7 @@ __all__ = [
     "bar",
     "common_options",
     "core_settings",
+    "counted",
     "json_option",
     "note",
     "opened",

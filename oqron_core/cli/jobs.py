@@ -295,9 +295,10 @@ def pause(invocation: Invocation, *, queue: str, reason: str | None, as_json: bo
     async def change() -> Control:
         async with opened(invocation) as storage:
             unknown = await unknown_queue(storage, queue)
+            control = await storage.jobs.pause(queue, reason=reason)
             if unknown is not None:
                 note(f"paused, though {unknown}")
-            return await storage.jobs.pause(queue, reason=reason)
+            return control
 
     _say_control(run_async(change()), as_json=as_json)
 

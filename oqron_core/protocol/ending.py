@@ -15,7 +15,7 @@ from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import CANCELS, Claims
 from oqron_core.protocol.duetimes import tell_times
 from oqron_core.protocol.lanes import broker_id
-from oqron_core.protocol.orphans import outcome_of
+from oqron_core.protocol.orphans import jobs_or_letters, outcome_of
 from oqron_core.protocol.reading import priority_of
 from oqron_core.protocol.recorder import merged
 from oqron_core.protocol.run_handle import RUNS
@@ -248,9 +248,7 @@ async def _as_its_job(session: Session, run_id: str, value: dict[str, Any]) -> d
     queue, job_id, attempt = value["queueName"], value["jobId"], value["attempts"]
     if not isinstance(queue, str) or not isinstance(job_id, str) or not isinstance(attempt, int):
         return {}
-    job = (await session.durable.get(JOB + queue, [job_id]))[0]
-    if job is None:
-        job = (await session.durable.get(DLQ + queue, [job_id]))[0]
+    job = (await jobs_or_letters(session.durable, queue, [job_id]))[0]
     outcome = outcome_of(job, run_id, attempt)
     if job is None or outcome is None:
         return {}

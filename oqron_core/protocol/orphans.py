@@ -13,7 +13,7 @@ from oqron_core.protocol.run_handle import RunHandle
 from oqron_core.protocol.transitions import DLQ, JOB
 
 
-__all__ = ["Outcome", "end_orphans", "outcome_of"]
+__all__ = ["Outcome", "end_orphans", "jobs_or_letters", "outcome_of"]
 
 
 @attrs.frozen
@@ -53,6 +53,19 @@ def outcome_of(job: Record | None, run_id: str, attempt: int) -> Outcome | None:
     return Outcome("failed", job.text("error"))
 
 
+async def jobs_or_letters(
+    durable: DurablePlane, queue: str, ids: Sequence[str]
+) -> list[Record | None]:
+    """Read jobs of a queue; where one is gone, the dead letter that it became."""
+    found = [*await durable.get(JOB + queue, ids)]
+    gone = [place for place, job in enumerate(found) if job is None]
+    if gone:
+        letters = await durable.get(DLQ + queue, [ids[place] for place in gone])
+        for place, letter in zip(gone, letters, strict=True):
+            found[place] = letter
+    return found
+
+
 async def end_orphans(durable: DurablePlane, handles: Sequence[RunHandle]) -> None:
     """
     End runs of this process on which nobody works any more.
@@ -70,13 +83,10 @@ async def end_orphans(durable: DurablePlane, handles: Sequence[RunHandle]) -> No
     for queue, some in by_queue.items():
         ids = [handle.job_id or "" for handle in some]
         jobs: Sequence[Record | None] = [None] * len(ids)
-        letters = jobs
         if queue and all(ids):
-            jobs = await durable.get(JOB + queue, ids)
-            letters = await durable.get(DLQ + queue, ids)
-        for handle, job, letter in zip(some, jobs, letters, strict=True):
-            record = letter if job is None else job
-            _end(handle, outcome_of(record, handle.id, handle.attempt))
+            jobs = await jobs_or_letters(durable, queue, ids)
+        for handle, job in zip(some, jobs, strict=True):
+            _end(handle, outcome_of(job, handle.id, handle.attempt))
 
 
 def _end(handle: RunHandle, outcome: Outcome | None) -> None:

@@ -26,7 +26,6 @@ from oqron_core.planes.values import (
     KEEP,
     MISSING,
     Delete,
-    Filled,
     Form,
     Insert,
     Keep,
@@ -170,7 +169,6 @@ class JobTemplate:
         """
         job_id = uuid7() if self.spec.id is None else self.spec.id
         given = {"id": job_id, "data": encoded, "createdAt": now}
-        form = self.form
         # What a caller may change is a copy of its own.
         job = _make_job(
             id=job_id,
@@ -180,7 +178,7 @@ class JobTemplate:
             created_at=now,
             **self.common,
         )
-        value = {**self.value, **given} if form is None else Filled(form, given)
+        value = {**self.value, **given} if self.form is None else self.form.fill(given)
         return _make_insert(self.namespace, job_id, value), self.delay, job
 
 

@@ -300,12 +300,13 @@ class PostgresConnection:
 
     async def _lend(self) -> _Connection:
         """Give a connection that works; the usual one, which was seen to, at once."""
+        connection: _Connection | None = None
         if self._pool.get_stats().get("pool_available", 0) > 0:
             connection = await self._pool.getconn()
-            if self._is_known(connection):
-                return connection
-            return await self._checkout_in_time(connection)
-        return await self._checkout_in_time(None)
+        if connection is None or not self._is_known(connection):
+            connection = await self._checkout_in_time(connection)
+        self._lent += 1
+        return connection
 
     async def _give_back(self, connection: _Connection) -> None:
         self._lent -= 1
@@ -397,7 +398,6 @@ class PostgresConnection:
         self._check_usable()
         with translated(pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout):
             connection = await self._lend()
-            self._lent += 1
             try:
                 yield connection
             except BaseException:
@@ -457,7 +457,6 @@ class PostgresConnection:
         self._check_usable()
         with translated(pool_size=self.settings.pool_size, pool_timeout=self.settings.pool_timeout):
             connection = await self._lend()
-            self._lent += 1
             try:
                 return await self._in_time(work(PooledLink(connection, self)))
             except BaseException:

@@ -14,6 +14,7 @@ from oqron_core.cli.extending import (
     bar,
     common_options,
     core_settings,
+    counted,
     json_option,
     note,
     print_json,
@@ -143,7 +144,7 @@ def migrate(context: click.Context, *, dry_run: bool, dismiss: bool, as_json: bo
         if dry_run:
             raise click.UsageError("--dismiss and --dry-run exclude each other")
         left = run_async(dismiss_v1(settings))
-        line = f"the old table is dismissed; nothing was deleted, it holds {_rows(left)}"
+        line = f"the old table is dismissed; nothing was deleted, it holds {counted(left, 'row')}"
         _say(as_json, {"dismissed": True, "rows": left}, line)
         return
     core = core_settings(invocation)
@@ -176,10 +177,6 @@ def _say(as_json: bool, document: dict[str, Any], line: str) -> None:  # noqa: F
         print_line(line)
 
 
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
-
-
 def _list(say: Callable[[str], None], lines: Sequence[str], count: int) -> None:
     for line in lines:
         say(line)
@@ -198,7 +195,7 @@ def _show(report: V1Report, *, as_json: bool) -> None:
     would = report.dry_run
     number = sum(report.moved.values())
     verb = f"would move {number}" if would else f"moved {number} now"
-    print_line(f"{_rows(report.total)} in the old table; {verb}")
+    print_line(f"{counted(report.total, 'row')} in the old table; {verb}")
     for kind, count in sorted(report.moved.items()):
         print_line(f"  {kind:<12} {count}")
     if report.kept:
@@ -210,19 +207,20 @@ def _show(report: V1Report, *, as_json: bool) -> None:
         names = "names" if report.unscoped == 1 else "name"
         belongs = "belongs" if report.unscoped == 1 else "belong"
         print_line(
-            f"{_rows(report.unscoped)} that {names} no scope {belongs} to project "
+            f"{counted(report.unscoped, 'row')} that {names} no scope {belongs} to project "
             f"{report.project} and environment {report.environment}"
         )
     if report.mended_count:
         verb = "would be" if would else "was" if report.mended_count == 1 else "were"
-        print_line(f"{_rows(report.mended_count)} {verb} mended beyond the dates, in these fields:")
+        mended = counted(report.mended_count, "row")
+        print_line(f"{mended} {verb} mended beyond the dates, in these fields:")
         _list(lambda line: print_line(f"  {line}"), report.mended, report.mended_count)
     if report.refused_count:
-        note(f"{_rows(report.refused_count)} cannot be moved:")
+        note(f"{counted(report.refused_count, 'row')} cannot be moved:")
         _list(note, report.refused, report.refused_count)
     if report.missing:
         seen = "could not be read" if would else "could not be read, or not found in the new tables"
-        note(f"{_rows(report.missing)} {seen}")
+        note(f"{counted(report.missing, 'row')} {seen}")
     left = report.refused_count + report.missing
     if report.verified:
         print_line("every row was found in its table; the old one is yours to drop")
