@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ class JoinedPlanes(ABC):
         """
 
     @abstractmethod
-    async def claim(
+    def claim(
         self,
         queue: str,
         mark: Mark,
@@ -121,12 +121,15 @@ class JoinedPlanes(ABC):
         order: Order,
         names: str,
         now: int,
-    ) -> Taken:
+    ) -> Awaitable[Taken]:
         """
         Lease ready ids, as `Broker.claim` does, and mark the record of each.
 
         One atomic step. An id whose record is absent, or refuses the mark as it would a
         `Patch`, is leased all the same: its result says that nothing was applied.
+
+        May be a coroutine, or send its call at once and give what waits for the answer,
+        so that a caller has the time between for itself; it is awaited once at most.
 
         Args:
             queue: The queue.

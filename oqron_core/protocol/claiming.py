@@ -23,17 +23,17 @@ from oqron_core.exceptions import (
     UnavailableError,
 )
 from oqron_core.planes.checks import MAX_DURATION, lease_ms
-from oqron_core.planes.joined import JoinedPlanes, Taken
+from oqron_core.planes.joined import Taken
 from oqron_core.planes.values import Lease, Order, Patch, Record, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.cancels import Claims
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ending import bury_lapsed, close_run_of, lapses_at
-from oqron_core.protocol.patience import outlived, patiently
+from oqron_core.protocol.patience import patiently
 from oqron_core.protocol.reading import is_sound
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.settling import WORTH_DIVIDING, Settling, divided, part_of
-from oqron_core.protocol.taking import Taking
+from oqron_core.protocol.taking import Take, Taking
 from oqron_core.protocol.transitions import FRESH, OPEN
 
 
@@ -76,6 +76,15 @@ Heads: TypeAlias = Callable[[Sequence[Lease]], Awaitable[Sequence[str | None]]]
 """Gives for each lease of a lane the job at its head, or None where it is empty."""
 Follow: TypeAlias = Callable[[Claim], Awaitable[None]]
 """Called when a job has ended whose lease was a lane's."""
+
+
+Begin: TypeAlias = Callable[..., Take]
+"""Begins to take jobs; needs the ``limit``."""
+
+
+def _first_part(limit: int) -> int:
+    """Give how many of so many jobs are taken first."""
+    return limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP)
 
 
 @attrs.frozen
@@ -124,12 +133,15 @@ class Claiming:
             # A caller that is cancelled in the middle must neither leave leases nor
             # burn an attempt: the step runs to its end, and what nobody takes is
             # released.
-            task = self._session.spawn(self._claim_once(limit, ask), name="oqron-claim", brief=True)
+            begin = self._begins(ask)
+            take = None if begin is None else begin(limit=_first_part(limit))
             try:
-                claims: list[Claim] | None = await outlived(task)
-            except asyncio.CancelledError:
-                task.add_done_callback(self._release_unclaimed)
-                raise
+                claims = await self._session.to_the_end(
+                    self._claim_once(limit, ask, begin, take),
+                    name="oqron-claim",
+                    brief=True,
+                    unclaimed=self._release_unclaimed,
+                )
             except _TooLateError as error:
                 late += 1
                 if late == _LATE_MOST:
@@ -150,12 +162,13 @@ class Claiming:
             msg = "the storage is closing; it claims nothing more"
             raise ClosedError(msg)
 
-    async def _claim_once(self, limit: int, ask: _Ask) -> list[Claim] | None:
+    async def _claim_once(
+        self, limit: int, ask: _Ask, begin: Begin | None, take: Take | None
+    ) -> list[Claim] | None:
         """Claim and confirm; None where the broker has nothing."""
-        joined = self._session.joined
         with self._session.recorder.busy(claiming=True):
-            if joined is not None and ask.lanes is None:
-                return await self._take_all(joined, limit, ask)
+            if begin is not None and take is not None:
+                return await self._take_all(begin, take, limit, ask)
             sent = time.monotonic()
             leases = await self._session.hot.broker.claim(
                 ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
@@ -163,10 +176,8 @@ class Claiming:
             batch = _Batch(ask, sent + ask.ms / 1000)
             return await self._confirm(leases, batch) if leases else None
 
-    def _release_unclaimed(self, task: asyncio.Task[list[Claim] | None]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            return
-        self._give_back(task.result() or ())
+    def _release_unclaimed(self, claims: list[Claim] | None) -> None:
+        self._give_back(claims or ())
 
     async def _release_quietly(self, claim: Claim) -> None:
         try:
@@ -176,19 +187,40 @@ class Claiming:
 
     # --- in one step of both planes ---
 
-    async def _take_all(self, joined: JoinedPlanes, limit: int, ask: _Ask) -> list[Claim] | None:
+    def _begins(self, ask: _Ask) -> Begin | None:
+        """Give what begins to take; None where that takes a step of each plane."""
+        joined = self._session.joined
+        if joined is None or ask.lanes is not None:
+            return None
+        return partial(
+            self._taking.begin,
+            joined,
+            ask.queue,
+            owner=ask.worker,
+            lease_for=ask.lease_for,
+            order=ask.order,
+        )
+
+    async def _take_all(
+        self, begin: Begin, take: Take, limit: int, ask: _Ask
+    ) -> list[Claim] | None:
         """
         Claim and mark in one step of both planes; None where the broker has nothing.
 
         Of many, a part is on its way while the one before is taken in: a part that is
         sent together with others is answered with them.
         """
+        size = _first_part(limit)
+        if size == limit:
+            taken, sent = await take.finish(limit, partial(self._take_late, ask))
+            if not taken.leases:
+                return None
+            return self._in_time(*await self._accept(taken, sent, ask))
         claims: list[Claim] = []
         left, any_leases = limit, False
         # Leases that are shorter than the whole claim would be taken by its own parts.
         until = time.monotonic() + ask.lease_for / 3
-        size = limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP)
-        coming: asyncio.Task[tuple[Taken, float]] | None = self._send_take(joined, size, ask)
+        coming: asyncio.Task[tuple[Taken, float]] | None = self._spawn_take(take, size, ask)
         try:
             while coming is not None:
                 taken, sent = await coming
@@ -196,7 +228,7 @@ class Claiming:
                 coming = None
                 if left and len(taken.leases) == size and time.monotonic() < until:
                     size = min(size, left)
-                    coming = self._send_take(joined, size, ask)
+                    coming = self._spawn_take(begin(limit=size), size, ask)
                     # It goes out before this part is taken in.
                     await asyncio.sleep(0)
                 if taken.leases:
@@ -212,18 +244,8 @@ class Claiming:
             raise
         return claims if any_leases else None
 
-    def _send_take(
-        self, joined: JoinedPlanes, limit: int, ask: _Ask
-    ) -> asyncio.Task[tuple[Taken, float]]:
-        taking = self._taking.take(
-            joined,
-            ask.queue,
-            owner=ask.worker,
-            lease_for=ask.lease_for,
-            limit=limit,
-            order=ask.order,
-            found_late=partial(self._take_late, ask),
-        )
+    def _spawn_take(self, take: Take, limit: int, ask: _Ask) -> asyncio.Task[tuple[Taken, float]]:
+        taking = take.finish(limit, partial(self._take_late, ask))
         return self._session.spawn(taking, name="oqron-take", brief=True)
 
     def _release_taken(self, ask: _Ask, task: asyncio.Task[tuple[Taken, float]]) -> None:

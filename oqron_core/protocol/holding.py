@@ -15,7 +15,6 @@ from typing import Any, Final, Self, TypeVar
 
 from oqron_core.exceptions import ClosedError, LeaseLostError, StorageError
 from oqron_core.planes.values import Lease, Signal
-from oqron_core.protocol.patience import outlived
 from oqron_core.protocol.session import Session
 
 
@@ -237,18 +236,12 @@ class Holding:
         since = time.monotonic()
         session = self._session
         call = session.hot.locks.acquire(place, owner=session.worker, lease_for=lease_for)
-        task = session.spawn(_awaited(call), name="oqron-take")
-        try:
-            lease = await outlived(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._return_unclaimed)
-            raise
+        lease = await session.to_the_end(
+            _awaited(call), name="oqron-take", unclaimed=self._return_unclaimed
+        )
         return None if lease is None else HeldLease(lease, key, what, lease_for, since)
 
-    def _return_unclaimed(self, task: asyncio.Future[Lease | None]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            return
-        lease = task.result()
+    def _return_unclaimed(self, lease: Lease | None) -> None:
         if lease is not None:
             self._session.spawn(self._release(lease, None), name="oqron-release")
 

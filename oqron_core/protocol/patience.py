@@ -6,13 +6,13 @@ import asyncio
 import math
 import time
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
 
 from oqron_core.exceptions import ClosedError, UnavailableError
 
 
-__all__ = ["UNFINISHED", "outlived", "patiently"]
+__all__ = ["UNFINISHED", "patiently", "to_the_end"]
 
 _T = TypeVar("_T")
 
@@ -58,18 +58,73 @@ async def patiently(
     raise AssertionError  # the loop returns or raises
 
 
-async def outlived(task: asyncio.Task[_T]) -> _T:
+async def to_the_end(
+    step: Coroutine[Any, Any, _T],
+    start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    *,
+    unclaimed: Callable[[_T], None] | None = None,
+) -> _T:
     """
-    Wait for a task that goes on where its caller is cancelled.
+    Run a step to its end, also where its caller is cancelled meanwhile.
+
+    Args:
+        step: The step.
+        start: Starts the task that it runs in.
+        unclaimed: Called with the result where the caller has gone.
 
     Raises:
         ClosedError: The storage ended the task when it closed. Its caller was not
             cancelled, and must not look as if it were.
     """
+    running = _Step(step, unclaimed)
+    start(running.run()).add_done_callback(running.ended)
     try:
-        return await asyncio.shield(task)
+        return await running.answer
     except asyncio.CancelledError:
-        caller = asyncio.current_task()
-        if task.cancelled() and (caller is None or not caller.cancelling()):
-            raise ClosedError(UNFINISHED) from None
+        running.leave()
         raise
+
+
+class _Step(Generic[_T]):
+    """
+    A step that outlives who waits for it.
+
+    It hands its result over itself: whoever waits for a task is woken two turns of the
+    loop after its end.
+    """
+
+    __slots__ = ("_step", "_unclaimed", "answer")
+
+    def __init__(
+        self, step: Coroutine[Any, Any, _T], unclaimed: Callable[[_T], None] | None
+    ) -> None:
+        self._step = step
+        self._unclaimed = unclaimed
+        self.answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        try:
+            result = await self._step
+        except Exception as error:  # noqa: BLE001 - the caller's, who may have gone
+            if not self.answer.done():
+                self.answer.set_exception(error)
+        else:
+            if not self.answer.done():
+                self.answer.set_result(result)
+            elif self._unclaimed is not None:
+                self._unclaimed(result)
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """Answer where `run` could not, as it was ended from outside."""
+        self._step.close()
+        if not self.answer.done():
+            error = None if task.cancelled() else task.exception()
+            self.answer.set_exception(error or ClosedError(UNFINISHED))
+
+    def leave(self) -> None:
+        """Take back what came in the moment when the caller was cancelled."""
+        answer = self.answer
+        if not answer.done() or answer.cancelled() or answer.exception() is not None:
+            return
+        if self._unclaimed is not None:
+            self._unclaimed(answer.result())

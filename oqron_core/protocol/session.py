@@ -8,7 +8,8 @@ import os
 import socket
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from oqron_core._codec import canonical
 from oqron_core._ids import uuid7
@@ -25,7 +26,7 @@ from oqron_core.protocol.coalesce import Coalescer
 from oqron_core.protocol.ends import Ends
 from oqron_core.protocol.lanes import is_topic_queue
 from oqron_core.protocol.options import Options
-from oqron_core.protocol.patience import patiently
+from oqron_core.protocol.patience import patiently, to_the_end
 from oqron_core.protocol.recorder import Recorder
 from oqron_core.protocol.servertime import ServerTime
 from oqron_core.protocol.transitions import JOB, OPEN, shows
@@ -34,6 +35,8 @@ from oqron_core.protocol.transitions import JOB, OPEN, shows
 __all__ = ["OWN_PREFIX", "Added", "Session", "side_by_side"]
 
 log: logging.Logger = logging.getLogger("oqron.protocol")
+
+_T = TypeVar("_T")
 
 OWN_PREFIX: Final = "oqron:"
 _TRY_FOR: Final = 1.0
@@ -526,6 +529,18 @@ class Session:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
+
+    async def to_the_end(
+        self,
+        step: Coroutine[Any, Any, _T],
+        *,
+        name: str,
+        brief: bool = False,
+        unclaimed: Callable[[_T], None] | None = None,
+    ) -> _T:
+        """Run a step in a task of its own, see `patience.to_the_end` and `spawn`."""
+        start = partial(self.spawn, name=name, brief=brief)
+        return await to_the_end(step, start, unclaimed=unclaimed)
 
     async def open(self) -> None:
         """Start what runs in the background."""

@@ -25,7 +25,6 @@ from oqron_core.planes.values import Patch, Put, Write, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ends import Settlement
-from oqron_core.protocol.patience import outlived
 from oqron_core.protocol.run_handle import describe_error
 from oqron_core.protocol.session import Session, side_by_side
 from oqron_core.protocol.transitions import JOB
@@ -174,12 +173,7 @@ class Settling:
 
     async def _to_the_end(self, step: Coroutine[Any, Any, T]) -> T:
         """Run a step to its end also if its caller is cancelled in the middle."""
-        task = self._session.spawn(step, name="oqron-settle", brief=True)
-        try:
-            return await outlived(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_seen)
-            raise
+        return await self._session.to_the_end(step, name="oqron-settle", brief=True)
 
     async def _fail(
         self, claim: Claim, error: object, *, retry_in: float | None, retry: bool
@@ -346,9 +340,3 @@ def _after(claim: Claim, write: Patch) -> Job:
 def _lose_if_lapsed(claim: Claim, now: float) -> None:
     if not claim.settled and now >= claim.deadline:
         claim.lost = True
-
-
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Look at the outcome that nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()

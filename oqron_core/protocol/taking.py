@@ -20,7 +20,7 @@ from oqron_core.protocol.patience import patiently
 from oqron_core.protocol.session import Session
 
 
-__all__ = ["Taking"]
+__all__ = ["Take", "Taking"]
 
 log: logging.Logger = logging.getLogger("oqron.protocol")
 
@@ -40,7 +40,7 @@ class Taking:
         # Backends prepare what they send of a mark, so it stays the same object.
         self._marks: dict[tuple[str, str, int], Mark] = {}
 
-    async def take(
+    def begin(
         self,
         joined: JoinedPlanes,
         queue: str,
@@ -49,10 +49,85 @@ class Taking:
         lease_for: float,
         limit: int,
         order: Order,
-        found_late: Callable[[Taken, float], Awaitable[None]],
+    ) -> Take:
+        """
+        Begin to lease and mark.
+
+        Where the backend sends at once, the call is on its way when this returns, and
+        what there is to do meanwhile costs no time.
+        """
+        mark = self._mark(queue, owner, lease_ms(lease_for))
+        take = Take(self._session, joined, queue, mark, owner, lease_for, order)
+        now = self._session.durable_time.known()
+        if now is not None:
+            take.begin(limit, now)
+        return take
+
+    def _mark(self, queue: str, owner: str, ms: int) -> Mark:
+        key = (queue, owner, ms)
+        found = self._marks.get(key)
+        if found is None:
+            if len(self._marks) >= _MARKS:
+                self._marks.clear()
+            found = self._marks[key] = transitions.mark(queue, owner, ms)
+        return found
+
+
+class Take:
+    """A claim under way, which can be made again: it takes nothing twice."""
+
+    __slots__ = (
+        "_begun",
+        "_joined",
+        "_lease_for",
+        "_mark",
+        "_names",
+        "_order",
+        "_owner",
+        "_queue",
+        "_refused",
+        "_session",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        joined: JoinedPlanes,
+        queue: str,
+        mark: Mark,
+        owner: str,
+        lease_for: float,
+        order: Order,
+    ) -> None:
+        self._session = session
+        self._joined = joined
+        self._queue = queue
+        self._mark = mark
+        self._owner = owner
+        self._lease_for = lease_for
+        self._order: Order = order
+        self._names = uuid7_block()
+        self._begun: tuple[Awaitable[Taken], float] | None = None
+        self._refused: Exception | None = None
+
+    def begin(self, limit: int, now: int) -> None:
+        """Make the first call, at an instant of the durable plane's clock."""
+        try:
+            self._begun = self._call(limit, now)
+        except Exception as error:  # noqa: BLE001 - whoever finishes meets it
+            self._refused = error
+
+    def __del__(self) -> None:
+        # The step that should finish was ended before it began.
+        close = None if self._begun is None else getattr(self._begun[0], "close", None)
+        if close is not None:
+            close()
+
+    async def finish(
+        self, limit: int, found_late: Callable[[Taken, float], Awaitable[None]]
     ) -> tuple[Taken, float]:
         """
-        Lease and mark; where no answer came, the same again.
+        Give what was taken; where no answer came, ask again.
 
         What a call took whose answer never came has lost an attempt that nobody makes:
         it is asked after for as long as its lease lasts, at most an hour and once more
@@ -66,42 +141,39 @@ class Taking:
             UnavailableError: No answer after several tries.
         """
         session = self._session
-        mark = self._mark(queue, owner, lease_ms(lease_for))
-        names = uuid7_block()
-
-        async def ask(limit: int) -> tuple[Taken, float]:
-            now = await session.durable_time.now()
-            sent = time.monotonic()
-            taken = await joined.claim(
-                queue,
-                mark,
-                owner=owner,
-                lease_for=lease_for,
-                limit=limit,
-                order=order,
-                names=names,
-                now=now,
-            )
-            return taken, sent
-
         try:
             return await patiently(
-                lambda _: ask(limit), within=_TRY_FOR, over=lambda: session.closed
+                lambda _: self._ask(limit), within=_TRY_FOR, over=lambda: session.closed
             )
         except UnavailableError:
-            until = time.monotonic() + min(lease_for, _ASK_FOR)
-            lost = _find_out(ask, found_late, until, session.closing)
+            until = time.monotonic() + min(self._lease_for, _ASK_FOR)
+            lost = _find_out(self._ask, found_late, until, session.closing)
             session.spawn(lost, name="oqron-claim-lost", brief=True)
             raise
 
-    def _mark(self, queue: str, owner: str, ms: int) -> Mark:
-        key = (queue, owner, ms)
-        found = self._marks.get(key)
-        if found is None:
-            if len(self._marks) >= _MARKS:
-                self._marks.clear()
-            found = self._marks[key] = transitions.mark(queue, owner, ms)
-        return found
+    async def _ask(self, limit: int) -> tuple[Taken, float]:
+        begun, self._begun = self._begun, None
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+        if begun is None:
+            begun = self._call(limit, await self._session.durable_time.now())
+        answer, sent = begun
+        return await answer, sent
+
+    def _call(self, limit: int, now: int) -> tuple[Awaitable[Taken], float]:
+        sent = time.monotonic()
+        answer = self._joined.claim(
+            self._queue,
+            self._mark,
+            owner=self._owner,
+            lease_for=self._lease_for,
+            limit=limit,
+            order=self._order,
+            names=self._names,
+            now=now,
+        )
+        return answer, sent
 
 
 async def _find_out(

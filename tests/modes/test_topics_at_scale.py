@@ -27,7 +27,8 @@ def options(request: pytest.FixtureRequest, project: str) -> dict[str, Any]:
     made: dict[str, Any] = {"mode": request.param, "project": project, "environment": "scale"}
     if request.param == "memory":
         return made | {"memory": {"store": MemoryStore()}}
-    made["redis"] = {"url": request.getfixturevalue("redis_url")}
+    # However slow the machine is.
+    made["redis"] = {"url": request.getfixturevalue("redis_url"), "timeout": 60.0}
     if request.param == "redis-postgres":
         made["postgres"] = {"url": request.getfixturevalue("postgres_url")}
     return made

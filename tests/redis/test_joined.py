@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import warnings
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import pytest
 
 from oqron_core import JobSpec, open_storage
+from oqron_core._ids import uuid7_block
 from oqron_core.exceptions import (
     ClosedError,
     ConflictError,
@@ -27,6 +30,7 @@ from oqron_core.planes import (
     JoinedPlanes,
     Lease,
     Mark,
+    Order,
     Patch,
     Query,
     Settled,
@@ -62,7 +66,7 @@ async def opened(url: str, **more: Any) -> AsyncIterator[Any]:
 
 
 class Unsure(JoinedPlanes):
-    """Planes whose answer is lost, before or after the step was taken."""
+    """Planes whose answer is lost, before or after the step was taken, or known at once to be."""
 
     def __init__(self, inner: Any, when: str, times: int) -> None:
         self.inner = inner
@@ -73,25 +77,27 @@ class Unsure(JoinedPlanes):
         self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry], *, token: str
     ) -> Sequence[WriteResult]:
         """Forward, and lose some answers."""
-        return await self._unsure(self.inner.add(queue, inserts, entries, token=token))
+        return await self._unsure(lambda: self.inner.add(queue, inserts, entries, token=token))
 
-    async def claim(self, queue: str, mark: Mark, **options: Any) -> Taken:
+    def claim(self, queue: str, mark: Mark, **options: Any) -> Awaitable[Taken]:
         """Likewise."""
-        return await self._unsure(self.inner.claim(queue, mark, **options))
+        if self.when == "at once" and self.times > 0:
+            self.times -= 1
+            raise UnavailableError("no answer")
+        return self._unsure(lambda: self.inner.claim(queue, mark, **options))
 
     async def settle(
         self, queue: str, writes: Sequence[Write], leases: Sequence[Lease], *, atomic: bool = False
     ) -> Settled:
         """Likewise."""
-        return await self._unsure(self.inner.settle(queue, writes, leases, atomic=atomic))
+        return await self._unsure(lambda: self.inner.settle(queue, writes, leases, atomic=atomic))
 
-    async def _unsure(self, call: Coroutine[Any, Any, T]) -> T:
+    async def _unsure(self, call: Callable[[], Awaitable[T]]) -> T:
         fails = self.times > 0
         self.times -= 1
         if fails and self.when == "before":
-            call.close()
             raise UnavailableError("no answer")
-        results = await call
+        results = await call()
         if fails:
             # Where an answer is lost on its way, nothing is known to be answered.
             self.inner._doubt([*self.inner._spent])
@@ -510,11 +516,12 @@ def test_a_clock_that_is_behind_takes_all_the_same(redis: RedisServer) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("when", ["before", "after", "at once"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("count", [1, 120])
 def test_a_claim_whose_answer_is_lost_loses_no_attempt(
-    redis: RedisServer, when: str, times: int, count: int
+    redis: RedisServer, when: str, times: int, count: int, known: bool
 ) -> None:
     """The next try has the same jobs, and a job with one attempt is worked."""
 
@@ -522,6 +529,11 @@ def test_a_claim_whose_answer_is_lost_loses_no_attempt(
         async with opened(redis.url) as storage:
             await storage.jobs.add_many("q", [JobSpec(n, max_attempts=1) for n in range(count)])
             session = storage._session
+            if known:
+                # Where the time is known the first call goes out before anybody waits.
+                await session.durable_time.now()
+            else:
+                assert await storage.jobs.claim("q", limit=0) == []
             session.joined = Unsure(session.joined, when, times)
             claims = await storage.jobs.claim("q", limit=500)
             assert [claim.data for claim in claims] == [*range(count)]
@@ -535,6 +547,106 @@ def test_a_claim_whose_answer_is_lost_loses_no_attempt(
             assert kept == count
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before", "at once"])
+def test_a_part_that_is_refused_costs_the_one_before_nothing(redis: RedisServer, when: str) -> None:
+    """Of a claim in parts: what was taken is worked, though the next part has no answer."""
+
+    async def main() -> None:
+        async with opened(redis.url) as storage:
+            await storage.jobs.add_many("q", [*range(120)])
+            session = storage._session
+            unsure = session.joined = Unsure(session.joined, when, 0)
+            begin = storage.jobs._orders.claiming._taking.begin
+            begun: list[int] = []
+
+            def counted(*args: Any, **said: Any) -> Any:
+                begun.append(1)
+                unsure.times = 9 if len(begun) == 2 else 0
+                return begin(*args, **said)
+
+            storage.jobs._orders.claiming._taking.begin = counted  # type: ignore[method-assign]
+            claims = await storage.jobs.claim("q", limit=120)
+            assert len(claims) == 40
+            unsure.times = 0
+            assert len(await storage.jobs.claim("q", limit=120)) == 80
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_nobody_waits_for_is_quiet(redis: RedisServer) -> None:
+    """All tasks are cancelled in the turn after it began, as at the end of a loop."""
+
+    async def main() -> None:
+        odd: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: odd.append(said))
+        async with opened(redis.url) as storage:
+            await storage.jobs.claim("q")
+            session = storage._session
+            inner = session.joined
+
+            class Lazy(Unsure):
+                """Sends when it is awaited."""
+
+                async def claim(self, *args: Any, **said: Any) -> Taken:
+                    """Forward."""
+                    return await inner.claim(*args, **said)
+
+            for joined in (inner, Lazy(inner, "after", 0)):
+                session.joined = joined
+                before = asyncio.all_tasks()
+                waiting = asyncio.ensure_future(storage.jobs.claim("q"))
+                await asyncio.sleep(0)
+                for task in asyncio.all_tasks() - before:
+                    task.cancel()
+                with pytest.raises((asyncio.CancelledError, ClosedError)):
+                    await waiting
+            del waiting
+            gc.collect()
+        assert odd == []
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo"])
+@pytest.mark.parametrize("case", ["empty", "paused", "nothing"])
+def test_a_claim_is_made_again_while_memory_is_short(
+    own_redis: RedisServer, order: Order, case: str
+) -> None:
+    """Where there is nothing to take, and where it is only asked what was taken."""
+
+    async def main() -> None:
+        async with opened(own_redis.url) as storage:
+            joined: Any = storage.durable.joined(storage.hot)
+            if case != "empty":
+                await storage.jobs.add("q", 1)
+            if case == "paused":
+                await storage.jobs.pause("q")
+            own_redis.command("CONFIG", "SET", "maxmemory", "1")
+            names = uuid7_block()
+            # As the plane does where the first answer was lost.
+            joined._doubt([joined._session.keys.taken(names)])
+            taken = await joined.claim(
+                "q",
+                MARK,
+                owner="w",
+                lease_for=60,
+                limit=0 if case == "nothing" else 5,
+                order=order,
+                names=names,
+                now=await storage.durable.now(),
+            )
+            assert taken.leases == []
+            # An elder call of these names takes nothing any more.
+            assert own_redis.command("EXISTS", joined._session.keys.taken(names).decode()) == 1
+
+    try:
+        asyncio.run(main())
+    finally:
+        own_redis.command("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_what_a_lost_claim_took_is_given_back(redis: RedisServer) -> None:

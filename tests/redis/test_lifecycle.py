@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import pickle
+import re
 import threading
 import warnings
 
@@ -168,6 +169,16 @@ def test_scripts_declare_their_keys_and_touch_no_json(name: str) -> None:
     # A key that is put together in a script is one that a cluster does not know of.
     assert "KEYS[1] .." not in code
     assert ".. KEYS" not in code
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_takes_a_part_in_once_where_it_is_in_sight(name: str) -> None:
+    """The clock of a step is read once, whatever the step is made of."""
+    source = script(name).source.decode()
+    assert not re.search(r"^ *-- (needs|calls):", source, re.MULTILINE)
+    assert source.count("redis.call('TIME')") <= 1
+    for part in re.findall(r"^ *(local function \w+)", source, re.MULTILINE):
+        assert source.count(f"{part}(") == 1, part
 
 
 class ReadOnlyError(Exception):

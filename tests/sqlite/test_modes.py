@@ -46,7 +46,8 @@ class _InAFile(ModeBase):
 
     def settings(self) -> dict[str, Any]:
         """Use a file of the test's own."""
-        return {"sqlite": {"path": self.path}}
+        # However slow the disk is.
+        return {"sqlite": {"path": self.path, "busy_timeout": 120.0}}
 
 
 class TestSqliteMode(_InAFile, ModeContract):

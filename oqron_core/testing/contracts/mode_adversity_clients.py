@@ -310,10 +310,13 @@ class ClientAdversityContract(ServiceContract):
                 for error in (UnavailableError("a fault of the test"), asyncio.CancelledError()):
                     faults = Faults()
                     faults.fail("*", nth=nth + 1, error=error)
-                    with contextlib.suppress(OqronError, asyncio.CancelledError):
+                    said: BaseException | None = None
+                    try:
                         async with self.open(faults):
                             pass
-                    assert faults.calls
+                    except (OqronError, asyncio.CancelledError) as stopped:
+                        said = stopped
+                    assert faults.calls, said
         for wrap in ("wrap_hot", "wrap_durable"):
             broken: dict[str, Any] = {wrap: lambda _: 1 // 0}
             with pytest.raises(ZeroDivisionError):

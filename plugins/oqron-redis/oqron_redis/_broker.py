@@ -336,7 +336,6 @@ def claim_keys(keys: QueueKeys) -> tuple[bytes, ...]:
         *keys.states,
         keys.counter,
         keys.paused,
-        keys.nothing,
     )
 
 

@@ -22,7 +22,7 @@ from oqron_redis._records import (
 )
 
 
-__all__ = ["Encoder", "Group", "Item", "Space"]
+__all__ = ["Encoder", "Group", "Item", "KnownForm", "Space"]
 
 _CONTAINERS: Final = (b"[", b"{")
 _WORTH_COLUMNS: Final = 8
@@ -45,9 +45,13 @@ class Space:
             keys.namespaces(kind),
             *(keys.index(index.tag, namespace) for index in indexes),
         )
-        head: list[bytes | int] = [len(self.prefix), namespace.encode(), len(indexes)]
+        looked_at = [name for index in indexes for name in (index.equal, index.time) if name]
+        places = {name: place for place, name in enumerate(dict.fromkeys(looked_at), 1)}
+        head: list[bytes | int] = [len(self.prefix), namespace.encode(), len(places)]
+        head += [name.encode() for name in places]
+        head.append(len(indexes))
         for index in indexes:
-            head += ((index.equal or "").encode(), (index.time or "").encode())
+            head += (places.get(index.equal or "", 0), places.get(index.time or "", 0))
         self.head = tuple(head)
 
 
@@ -167,19 +171,21 @@ def _expiries(writes: Sequence[Any]) -> list[bytes]:
 
 
 @final
-class _KnownForm:
+class KnownForm:
     """
     A form, encoded.
 
     Attributes:
         layout: Where its fields stand.
         open: The open fields with their places.
+        open_apart: The places of those that stand apart, in the order of their columns.
+        shared: What all writes of it share that do not expire, as a group says it.
 
     Raises:
         InvalidValueError: A value is not portable, or too large.
     """
 
-    __slots__ = ("_frame", "_in_body", "_names", "_texts", "layout", "open")
+    __slots__ = ("_frame", "_in_body", "_names", "_texts", "layout", "open", "open_apart", "shared")
 
     def __init__(self, form: Form, kind: RecordKind, limit: int) -> None:
         names = [*form.fields]
@@ -190,15 +196,31 @@ class _KnownForm:
         self.layout: Layout = layout_of(kind, self._names)
         self._frame = self.layout.frame(self._texts, places)
         self._in_body = self.layout.in_body(places)
+        apart_at = self.layout.apart_at
+        self.open_apart = [place for place in apart_at if place in places]
+        # The first column is the expiry, the second the body.
+        shared = {1: b""} | {
+            column: self._texts[place]
+            for column, place in enumerate(apart_at, 3)
+            if place not in places
+        }
+        self.shared: tuple[bytes | int, ...] = (
+            len(shared),
+            *(word for pair in shared.items() for word in pair),
+        )
+
+    def bodies(self, given: Mapping[int, Sequence[bytes]], count: int) -> Sequence[bytes]:
+        """Give the bodies of many; *given* by the places of fields."""
+        frame = self._frame
+        if not self._in_body:
+            return [frame % ()] * count
+        return [frame % row for row in zip(*[given[at] for at in self._in_body], strict=True)]
 
     def columns(self, given: Mapping[int, Sequence[bytes]], count: int) -> list[Sequence[bytes]]:
         """Give the bodies and what stands apart of many; *given* by the places of fields."""
-        frame = self._frame
-        rows = zip(*[given[place] for place in self._in_body], strict=True)
-        bodies = [frame % row for row in rows] if self._in_body else [frame % ()] * count
         texts = self._texts
         apart = [given.get(place) or [texts[place]] * count for place in self.layout.apart_at]
-        return [bodies, *apart]
+        return [self.bodies(given, count), *apart]
 
     def row(self, given: Mapping[int, Sequence[bytes]], number: int) -> dict[bytes, bytes]:
         """Give the fields of one of them."""
@@ -222,7 +244,7 @@ class Encoder:
         self._keys = keys
         self._limit = limit
         self._spaces: dict[str, Space] = {}
-        self._forms: dict[tuple[Form, RecordKind], _KnownForm] = {}
+        self._forms: dict[tuple[Form, RecordKind], KnownForm] = {}
 
     def space(self, namespace: str) -> Space:
         """Give what is known of a namespace."""
@@ -256,20 +278,29 @@ class Encoder:
             groups.append(group)
         return groups
 
+    def form(self, form: Form, kind: RecordKind) -> KnownForm:
+        """Give a form, encoded."""
+        known = self._forms.get((form, kind))
+        if known is None:
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            known = self._forms[form, kind] = KnownForm(form, kind, self._limit)
+        return known
+
+    def given(self, known: KnownForm, writes: Sequence[Any]) -> dict[int, Sequence[bytes]]:
+        """Give the columns of what is open in records of a form, by the places of fields."""
+        given = [write.value.given for write in writes]
+        return {
+            place: text_column(name, [fields[name] for fields in given], "value", self._limit)
+            for name, place in known.open
+        }
+
     def _filled(self, form: Form, writes: Sequence[Any]) -> Group:
         """Encode records of one form: what they have in common was encoded before."""
         first = writes[0]
         space = self.space(first.namespace)
-        known = self._forms.get((form, space.kind))
-        if known is None:
-            if len(self._forms) >= _FORMS:
-                self._forms.clear()
-            known = self._forms[form, space.kind] = _KnownForm(form, space.kind, self._limit)
-        given = [write.value.given for write in writes]
-        columns = {
-            place: text_column(name, [fields[name] for fields in given], "value", self._limit)
-            for name, place in known.open
-        }
+        known = self.form(form, space.kind)
+        columns = self.given(known, writes)
         head = (b"I" if type(first) is Insert else b"P", first.namespace, known.layout.apart)
         return Group(
             head,

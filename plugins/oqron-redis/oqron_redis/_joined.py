@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import InvalidValueError, UnavailableError
@@ -43,7 +44,7 @@ from oqron_redis._broker import (
 from oqron_redis._items import Encoder, Space
 from oqron_redis._records import record_from, stored_of
 from oqron_redis._session import Session, flags
-from oqron_redis._writes import Batch, check_atomic, conflict_of, grouped, steps_of
+from oqron_redis._writes import Batch, check_atomic, conflict_of, formed, grouped, steps_of
 
 
 __all__ = ["RedisJoinedPlanes"]
@@ -110,9 +111,12 @@ class RedisJoinedPlanes(JoinedPlanes):
         keys = session.keys.queue(queue)
         places = publish_keys(session, keys)
         head = publish_head(session, keys)
-        batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
         # All are built before any is sent, so a refusal comes before any write.
-        calls = [batch.call(nothing, atomic=False) for batch in batches]
+        if (one := formed(self._encoder, nothing, inserts)) is not None:
+            batches, calls = [one[0]], [one[1]]
+        else:
+            batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
+            calls = [batch.call(nothing, atomic=False) for batch in batches]
         if any(map(_has_failed, self._under_way)):
             # Whoever made that call will learn of it in a moment, and try again.
             msg = "Redis was lost with jobs under way that come before these"
@@ -143,7 +147,7 @@ class RedisJoinedPlanes(JoinedPlanes):
             for result in batch.results(answer)
         ]
 
-    async def claim(
+    def claim(
         self,
         queue: str,
         mark: Mark,
@@ -154,7 +158,7 @@ class RedisJoinedPlanes(JoinedPlanes):
         order: Order,
         names: str,
         now: int,
-    ) -> Taken:
+    ) -> Awaitable[Taken]:
         session = self._session
         session.check_open()
         check_name("queue", queue)
@@ -166,24 +170,37 @@ class RedisJoinedPlanes(JoinedPlanes):
         keys = session.keys.queue(queue)
         place = session.keys.taken(names)
         spent = self._forgotten()
-        places = (
-            *claim_keys(keys),
-            place,
-            session.keys.durable_nothing,
-            *prepared.space.keys,
-            *spent,
-        )
+        places = (*claim_keys(keys), place, *prepared.space.keys, *spent)
         claim = claim_words(limit, lease, owner, check_order(order))
         patience = round(session.store.settings.timeout * 1000)
         known_for = max(_MARK_MS, min(lease, _MARK_MOST)) + _MARK_MS
         again = int(place in self._unsure)
         rest = (known_for, again, len(spent), b'"' + names.encode(), *prepared.words)
+
+        def ask(now: int) -> asyncio.Future[Any]:
+            return self._hot.run("take", places, (*claim, now + patience, *rest))
+
+        # It is on its way before anybody waits for it, and perhaps nobody ever will.
+        coming = ask(now)
+        coming.add_done_callback(_has_failed)
+        return _Answer(partial(self._taken, coming, ask, prepared, queue, owner, place, names))
+
+    async def _taken(
+        self,
+        coming: asyncio.Future[Any],
+        ask: Callable[[int], asyncio.Future[Any]],
+        prepared: _Prepared,
+        queue: str,
+        owner: str,
+        place: bytes,
+        names: str,
+    ) -> Taken:
+        """Give what a claim has taken."""
         try:
-            answer = await self._hot.run("take", places, (*claim, now + patience, *rest))
+            answer = await coming
             if len(answer) == 1:
                 # It is waited for all the same: the clock had moved.
-                late = int(answer[0]) + patience
-                answer = await self._hot.run("take", places, (*claim, late, *rest))
+                answer = await ask(int(answer[0]))
         except BaseException:
             self._doubt([place])
             raise
@@ -280,6 +297,19 @@ class RedisJoinedPlanes(JoinedPlanes):
 
 
 @final
+class _Answer(Awaitable[Taken]):
+    """What waits for the answer to a call; unlike a coroutine it need not be awaited."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, taken: Callable[[], Coroutine[Any, Any, Taken]]) -> None:
+        self._taken = taken
+
+    def __await__(self) -> Generator[Any, Any, Taken]:
+        return self._taken().__await__()
+
+
+@final
 class _Prepared:
     """
     What is sent of a mark, and how its answers are read.
@@ -319,9 +349,8 @@ class _Prepared:
             self.space.prefix,
             len(instants),
             *(columns[name] for name in instants),
-            len(self.space.head),
+            1,
             *self.space.head,
-            len(named),
             *named,
             len(shared),
             *(word for pair in shared for word in pair),

@@ -508,7 +508,7 @@ class Reader:
         calls = []
         for step in chunks(entries, _STEP):
             places = [space.prefix + id_.encode() for id_, *_ in step]
-            arguments: list[bytes | int] = [len(step), *space.head, len(guards), *guards]
+            arguments: list[bytes | int] = [len(step), 1, *space.head, len(guards), *guards]
             for _, members, meta, texts in step:
                 arguments += (*members, meta, *texts)
             calls.append(self._session.run("erase", (*places, *space.keys), arguments))

@@ -2,8 +2,9 @@
 The Lua scripts, one file per atomic step.
 
 What several steps share stands in a file whose name begins with ``_``; a script takes
-it in where a line of it says ``-- needs: _name``. A step that is made of others takes
-each as a function of ``KEYS`` and ``ARGV`` where a line says ``-- calls: name``.
+it in where a line of it says ``-- needs: _name``, unless it did so before in the same
+block. A step that is made of others takes each as a function of ``KEYS`` and ``ARGV``
+where a line says ``-- calls: name``.
 """
 
 from __future__ import annotations
@@ -18,16 +19,35 @@ from typing import Final, final
 
 __all__ = ["NAMES", "Script", "script"]
 
-_CALLS: Final = re.compile(rb"^-- calls: (\w+)$", re.MULTILINE)
-_NEEDS: Final = re.compile(rb"^-- needs: (_\w+)$", re.MULTILINE)
+_TAKES: Final = re.compile(rb" *-- (calls|needs): (\w+)")
 
 
 def _read(name: str) -> bytes:
     return (files("oqron_redis") / "lua" / f"{name}.lua").read_bytes()
 
 
-def _function(name: bytes) -> bytes:
-    return b"local function %b(KEYS, ARGV)\n%b\nend" % (name, _read(name.decode()))
+def _whole(name: str, known: frozenset[str] = frozenset()) -> bytes:
+    """Give a file with all that it takes in, but for what is *known* where it will stand."""
+    # What was taken in, with the depth of its block: behind the block it is out of sight.
+    taken_in: list[tuple[int, str]] = []
+    lines: list[bytes] = []
+    for line in _read(name).splitlines():
+        depth = len(line) - len(line.lstrip())
+        while line and taken_in and taken_in[-1][0] > depth:
+            taken_in.pop()
+        found = _TAKES.fullmatch(line)
+        if found is None:
+            lines.append(line)
+            continue
+        part = found[2].decode()
+        in_sight = known.union(seen for _, seen in taken_in)
+        if found[1] == b"calls":
+            lines.append(b"local function %b(KEYS, ARGV)" % found[2])
+            lines += (_whole(part, in_sight), b"end")
+        elif part not in in_sight:
+            lines.append(_whole(part, in_sight))
+            taken_in.append((depth, part))
+    return b"\n".join(lines)
 
 
 @final
@@ -45,8 +65,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        source = _CALLS.sub(lambda call: _function(call[1]), _read(name))
-        self.source = _NEEDS.sub(lambda need: _read(need[1].decode()), source)
+        self.source = _whole(name)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
     def __repr__(self) -> str:

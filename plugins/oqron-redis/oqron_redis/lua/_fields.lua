@@ -2,7 +2,7 @@
 -- the body, until they change; each of them is as it was sent. A field of the hash goes
 -- before one of the body, and an empty text, which no JSON has, says that it is gone.
 
-local BODY = '\0b'
+local META, BODY = '\0', '\0b'
 
 -- Give the fields of a body by their names: all names, then all texts, with NUL between.
 local function unpacked(body)

@@ -1,7 +1,6 @@
 -- How records stand in an index: the member's parts, before the id, with NUL between.
 -- What writes records and what erases them must find the same member.
 
-local META = '\0'
 local ABSENT, ODD = '\1', '\2'
 
 local function equal_part(text)

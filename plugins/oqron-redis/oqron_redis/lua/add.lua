@@ -9,6 +9,7 @@
 --       that the mark lasts, and how many marks are to be forgotten
 -- Answer: as of write
 
+-- needs: _clock
 -- calls: write
 -- calls: publish
 local forgotten = tonumber(ARGV[#ARGV])

@@ -1,16 +1,13 @@
 -- Lease up to n ready ids, after making ready what is due and what has lapsed.
--- KEYS: ready, delayed, leased, ids, counter, paused, nothing (a key that never is)
+-- KEYS: ready, delayed, leased, ids, counter, paused
 -- ARGV: limit, lease in ms, owner, order, ttl of the counter in ms
 -- Answer: expiry, then id, token, deliveries, priority of each lease
 
 local ready, delayed, leased, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 
--- A first write that frees memory lets the rest pass under `maxmemory`: whoever
--- works off a queue must be able to go on when memory is short.
-redis.call('DEL', KEYS[7])
-
+-- What takes ids out comes first: a write that frees memory lets the rest pass under
+-- `maxmemory`, and whoever works off a queue must be able to go on when memory is short.
 local function make_ready(source)
   local moved = 0
   while moved < 10000 do

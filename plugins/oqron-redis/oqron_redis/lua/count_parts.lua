@@ -2,8 +2,7 @@
 -- KEYS: index, expiry index
 -- Answer: how many records have expired; then each part and its count
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local answer = {redis.call('ZCOUNT', KEYS[2], '-inf', now)}
 local head = redis.call('ZRANGEBYLEX', KEYS[1], '-', '+', 'LIMIT', 0, 1)[1]
 while head do

@@ -3,8 +3,7 @@
 -- ARGV: of each range its first and last member as ZLEXCOUNT takes them
 -- Answer: how many records have expired; then the count of each range
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local answer = {redis.call('ZCOUNT', KEYS[1], '-inf', now)}
 for k = 2, #KEYS do
   answer[k] = redis.call('ZLEXCOUNT', KEYS[k], ARGV[2 * k - 3], ARGV[2 * k - 2])

@@ -2,8 +2,7 @@
 -- KEYS: ready, delayed, leased, paused
 -- Answer: ready, delayed, leased, paused
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local due = redis.call('ZCOUNT', KEYS[2], '-inf', now)
 local lapsed = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 return {

@@ -5,6 +5,7 @@
 -- Answer: as of write; then as of settle, with 0 for a write that was not applied. As of
 --         write alone for an atomic batch that does not hold
 
+-- needs: _clock
 -- calls: write
 -- calls: settle
 local leases = tonumber(ARGV[#ARGV])

@@ -4,8 +4,7 @@
 -- Answer: allowed, remaining, ms until it may be allowed, ms since the epoch of being whole
 
 local limit, per, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local start = now - now % per
 local count = 0
 local state = redis.call('GET', KEYS[1])

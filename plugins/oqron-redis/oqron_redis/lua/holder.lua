@@ -2,8 +2,7 @@
 -- KEYS: lock
 -- Answer: "token|expiry|owner", or nil
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local held = redis.call('GET', KEYS[1])
 if not held then return false end
 local expires = string.match(held, '^%d+|(%d+)|')

@@ -3,8 +3,7 @@
 -- ARGV: order (newest, oldest), limit, ms of silence, ms to live
 -- Answer: the runs
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local dead = '(' .. string.format('%.0f', now - tonumber(ARGV[4]))
 if ARGV[1] == 'newest' then
   return redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', dead, 'LIMIT', 0, ARGV[2])

@@ -4,8 +4,7 @@
 --       entries, and all of those
 -- Answer: nothing
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local ttl = ARGV[1]
 local a = 2
 for k = 2, #KEYS, 3 do

@@ -3,8 +3,7 @@
 -- ARGV: owner, lease in ms, ttl of the counter in ms
 -- Answer: token and expiry, or nil where it is held
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local held = redis.call('GET', KEYS[1])
 if held then
   local expires = string.match(held, '^%d+|(%d+)|')

@@ -5,8 +5,7 @@
 -- Answer: one letter per entry: a added, m moved, l leased
 
 local ready, delayed, ids = KEYS[1], KEYS[2], KEYS[4]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 
 local names = {}
 for a = 4, #ARGV, 3 do names[#names + 1] = ARGV[a] end

@@ -5,7 +5,6 @@
 --       the fields asked for; 0 where it has expired, nil where it is absent
 
 -- needs: _fields
-local META = '\0'
 local now = 0
 if ARGV[1] == '0' then
   local clock = redis.call('TIME')

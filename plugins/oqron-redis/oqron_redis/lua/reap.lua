@@ -3,8 +3,7 @@
 -- ARGV: limit, channel, queue
 -- Answer: the ids, those that lapsed first in front
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local limit = tonumber(ARGV[1])
 local answer = {}
 redis.call('DEL', KEYS[5])

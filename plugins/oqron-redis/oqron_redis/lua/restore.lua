@@ -5,8 +5,7 @@
 --       deliveries, priority, owner of each
 -- Answer: one digit per lease: 1 put back, 0 left alone
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local last = redis.call('GET', KEYS[3])
 last = last and tonumber(last) or (clock[1] * 1000000 + clock[2])
 for a = 4, #ARGV, 6 do last = math.max(last, tonumber(ARGV[a + 1])) end

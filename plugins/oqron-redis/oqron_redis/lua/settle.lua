@@ -6,8 +6,7 @@
 
 local ready, delayed, leased, ids = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb, span, new_priority = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 
 local names = {}
 for a = 6, #ARGV, 2 do names[#names + 1] = ARGV[a] end

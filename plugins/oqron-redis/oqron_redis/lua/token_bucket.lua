@@ -5,8 +5,7 @@
 
 local flow, per = tonumber(ARGV[1]), tonumber(ARGV[2])
 local capacity, cost = tonumber(ARGV[3]), tonumber(ARGV[4])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local tokens = capacity
 local state = redis.call('GET', KEYS[1])
 if state then

@@ -3,8 +3,7 @@
 -- ARGV: verb (renew, release), token, lease in ms
 -- Answer: 1 done, 0 lost
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- needs: _clock
 local held = redis.call('GET', KEYS[1])
 if not held then return 0 end
 local token, expires, owner = string.match(held, '^(%d+)|(%d+)|(.*)$')
