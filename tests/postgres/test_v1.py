@@ -23,7 +23,7 @@ from oqron_core.taxonomy import RecordKind
 from oqron_postgres import PostgresSettings
 from oqron_postgres.cli import migrate
 from oqron_postgres.schema import V1State, schema_status
-from oqron_postgres.v1 import convert_dates, dismiss_v1, migrate_v1
+from oqron_postgres.v1 import V1Report, convert_dates, dismiss_v1, migrate_v1
 
 
 DATE = {"__type": "Date", "__val": "2025-07-04T00:00:01.000Z"}
@@ -406,6 +406,33 @@ def test_rows_refused_after_the_migration_shut_the_door_again(database: str) -> 
         connection.execute("INSERT INTO oqron_kv VALUES ('loose', 'y', '{}')")
     assert not run(migrate_v1(settings)).verified
     assert V1State.PENDING is run(schema_status(settings)).v1
+
+
+def test_what_was_worked_off_does_not_come_back(database: str) -> None:
+    """Whoever moves again, by habit or in a script of the deployment, works nothing twice."""
+    job = {"status": "waiting", "attemptMade": 0, "maxAttempts": 3, "data": 1}
+    rows = [(f"oqron:a:b:queue_job:{n}", "x", job) for n in "abc"]
+    _make_v1(database, rows)
+    settings = _settings(database)
+    assert run(migrate_v1(settings)).verified
+    assert (3, 0) == _moved_again(run(migrate_v1(settings)))
+    with psycopg.connect(database) as connection:
+        connection.execute("DELETE FROM oqron_jobs WHERE namespace = 'queue_job:b'")
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"1 of 3 .*--again"):
+            run(migrate_v1(settings))
+    assert 1 == sum(run(migrate_v1(settings, dry_run=True)).moved.values())
+    # The door stays open, and what comes behind the others is moved as before.
+    assert V1State.MIGRATED is run(schema_status(settings)).v1
+    assert (2, 1) == _moved_again(run(migrate_v1(settings, again=True)))
+    with psycopg.connect(database) as connection:
+        connection.execute("INSERT INTO oqron_kv VALUES ('oqron:a:b:queue_job:d', 'x', '{}')")
+    assert (3, 1) == _moved_again(run(migrate_v1(settings)))
+
+
+def _moved_again(report: V1Report) -> tuple[int, int]:
+    assert report.verified
+    return report.kept, sum(report.moved.values())
 
 
 def test_what_is_dismissed_stays_so(database: str) -> None:

@@ -128,10 +128,15 @@ def roles(invocation: Invocation, *, reader: str, worker: str, migrator: str) ->
 @click.command(name="migrate-v1")
 @click.option("--dry-run", is_flag=True, help="Report what would move, and write nothing.")
 @click.option("--dismiss", is_flag=True, help="Say that the old rows are not needed.")
+@click.option(
+    "--again", is_flag=True, help="Move what is gone from the new tables since, to be worked again."
+)
 @common_options
 @json_option
 @click.pass_context
-def migrate(context: click.Context, *, dry_run: bool, dismiss: bool, as_json: bool) -> None:
+def migrate(
+    context: click.Context, *, dry_run: bool, dismiss: bool, again: bool, as_json: bool
+) -> None:
     """Move the rows of the single-table layout to the three tables.
 
     Rows whose namespace names no scope go to --project and --environment, or to
@@ -141,8 +146,9 @@ def migrate(context: click.Context, *, dry_run: bool, dismiss: bool, as_json: bo
     invocation: Invocation = context.obj
     settings = _settings(invocation)
     if dismiss:
-        if dry_run:
-            raise click.UsageError("--dismiss and --dry-run exclude each other")
+        if dry_run or again:
+            other = "--dry-run" if dry_run else "--again"
+            raise click.UsageError(f"--dismiss and {other} exclude each other")
         left = run_async(dismiss_v1(settings))
         line = f"the old table is dismissed; nothing was deleted, it holds {counted(left, 'row')}"
         _say(as_json, {"dismissed": True, "rows": left}, line)
@@ -162,6 +168,7 @@ def migrate(context: click.Context, *, dry_run: bool, dismiss: bool, as_json: bo
                 environment=core.environment if "environment" in core.sources else None,
                 core=core,
                 dry_run=dry_run,
+                again=again,
                 on_progress=tell,
             )
         )

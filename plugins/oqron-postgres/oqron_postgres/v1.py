@@ -534,6 +534,7 @@ async def migrate_v1(
     environment: str | None = None,
     core: Settings | None = None,
     dry_run: bool = False,
+    again: bool = False,
     on_progress: Progress | None = None,
 ) -> V1Report:
     """
@@ -552,10 +553,13 @@ async def migrate_v1(
         core: What storages are opened with, of which only the retention matters; None
             takes the defaults.
         dry_run: Only read, and report what would be moved.
+        again: Where a migration is done, move once more what is not in the new tables,
+            though jobs that were worked off and deleted since would be worked again.
         on_progress: Is told after each batch how many of how many rows were read.
 
     Raises:
-        SchemaError: There is no old table, or the new ones are of another version.
+        SchemaError: The new tables are of another version, or the old one is no v1 layout;
+            or a migration is done, rows of it are gone, and *again* was not said.
         UnavailableError: The server did not answer.
     """
     names = Names.of(settings)
@@ -576,7 +580,7 @@ async def migrate_v1(
             tables = status.state is SchemaState.CURRENT
             return await _rehearse(migration, on_progress, tables=tables)
         await apply_on(connection, names)
-        return await _migrate(migration, on_progress)
+        return await _migrate(migration, on_progress, again=again)
 
 
 async def _rehearse(
@@ -595,7 +599,7 @@ async def _rehearse(
     )
 
 
-async def _migrate(migration: _Migration, on_progress: Progress | None) -> V1Report:
+async def _migrate(migration: _Migration, on_progress: Progress | None, *, again: bool) -> V1Report:
     before = (await migration.fact()).get("state")
     passes = 0
     while True:
@@ -608,8 +612,11 @@ async def _migrate(migration: _Migration, on_progress: Progress | None) -> V1Rep
         migration.mended.clear()
         walk = await migration.look()
         total = await migration.total()
+        gone = walk.rows - walk.found.total()
+        if gone and before == V1State.MIGRATED and not again:
+            raise SchemaError(_done_before(gone, total))
         # What no walk comes by, such as a row without a namespace, is not found either.
-        missing = walk.rows - walk.found.total() + max(0, total - walk.size)
+        missing = gone + max(0, total - walk.size)
         if not missing or passes == _PASSES:
             break
         # Rows that came behind us: walk again. What is there already is kept.
@@ -631,6 +638,14 @@ async def _migrate(migration: _Migration, on_progress: Progress | None) -> V1Rep
         kept=max(0, walk.found.total() - migration.moved.total()),
         missing=missing,
         verified=done,
+    )
+
+
+def _done_before(gone: int, total: int) -> str:
+    return (
+        f"the rows of v1 were moved before, and {gone} of {total} are in the new tables no more: "
+        "they were worked off and deleted since, and would be worked again, or came after the "
+        "move; nothing was moved. To move them all the same, give --again (again=True)"
     )
 
 
