@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from oqron_core.exceptions import InvalidValueError
 
@@ -12,6 +13,7 @@ __all__ = [
     "MAX_NAME_CHARS",
     "OWN_KEY_PREFIX",
     "check_key",
+    "check_many",
     "check_name",
     "check_namespace",
 ]
@@ -36,6 +38,23 @@ _NAMESPACE_HEADS: Final = frozenset(
 # Every write names a namespace, and there are few of them.
 _seen: set[str] = set()
 _SEEN_MOST: Final = 1024
+
+
+def check_many(what: str, items: Any, of: str) -> list[Any]:
+    """
+    Give the items of a list or of what else can be iterated.
+
+    Args:
+        what: How an error calls it.
+        items: What was given.
+        of: What there should be many of, for the error.
+
+    Raises:
+        InvalidValueError: It is one thing: a text or an object is no list of its parts.
+    """
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InvalidValueError(what, f"must be a list of {of}, not one {type(items).__name__}")
+    return list(items)
 
 
 def check_name(what: str, name: object) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from oqron_core._codec import Json, encode
-from oqron_core._names import check_name
-from oqron_core.exceptions import InvalidValueError, StorageError
+from oqron_core._names import check_many, check_name
+from oqron_core.exceptions import StorageError
 from oqron_core.planes.values import MISSING
 from oqron_core.protocol.entries import INVALID
 from oqron_core.protocol.session import Session
@@ -201,6 +201,4 @@ def key_list(keys: Sequence[str]) -> list[str]:
     Raises:
         InvalidValueError: One is not, or they are a single str.
     """
-    if isinstance(keys, str):
-        raise InvalidValueError("keys", "must be a list of keys, not a str")
-    return [check_name("key", key) for key in keys]
+    return [check_name("key", key) for key in check_many("keys", keys, "keys")]

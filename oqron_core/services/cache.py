@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from oqron_core._codec import encode
-from oqron_core._names import check_name
+from oqron_core._names import check_many, check_name
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes.checks import lease_ms, seconds, ttl_ms
 from oqron_core.protocol.building import Building, Plan
@@ -57,7 +57,8 @@ class Cache:
             UnavailableError: The hot plane did not answer.
         """
         self._session.check_open()
-        entries = await self._entries.read(key_list(keys)) if keys else []
+        names = key_list(keys)
+        entries = await self._entries.read(names) if names else []
         return [default if e is None or not e.fresh else e.value for e in entries]
 
     async def set(
@@ -253,9 +254,8 @@ class Cache:
 
 
 def _tags(tags: Sequence[str], most: int | None = _MAX_TAGS) -> list[str]:
-    if isinstance(tags, str):
-        raise InvalidValueError("tags", "must be a list of tags, not a str")
-    names = list(dict.fromkeys(check_name("tag", tag) for tag in tags))
+    given = check_many("tags", tags, "tags")
+    names = list(dict.fromkeys(check_name("tag", tag) for tag in given))
     if most is not None and len(names) > most:
         raise InvalidValueError("tags", f"has {len(names)} tags; at most {most} are allowed")
     return names

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import attrs
 
-from oqron_core._names import check_name
+from oqron_core._names import check_many, check_name
 from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.models import Backoff, Control, Job, JobSpec, JobStatus
 from oqron_core.planes.checks import check_limit, check_order, lease_ms, seconds
@@ -178,12 +178,9 @@ class Jobs:
             tags=tags,
             correlation_id=correlation_id,
         )
-        if isinstance(jobs, (str, bytes, Mapping)):
-            reason = f"must be a list of payloads, not one {type(jobs).__name__}; use add for one"
-            raise InvalidValueError("jobs", reason)
         data: list[Any] = []
         specs: list[JobSpec] = []
-        for item in jobs:
+        for item in check_many("jobs", jobs, "payloads"):
             payload, spec = _filled(item, defaults)
             data.append(payload)
             specs.append(spec)
@@ -353,13 +350,14 @@ class Jobs:
             UnavailableError: The durable plane did not answer; repeat the call.
         """
         self._session.check_open()
-        given: Sequence[Any] = pairs
+        # What can be iterated once is looked at first, and ended then.
+        given = check_many("pairs", pairs, "claims with their outputs")
         for index, pair in enumerate(given):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # noqa: PLR2004 - a pair
                 reason = f"must be a claim and its output, not a {type(pair).__name__}"
                 raise InvalidValueError(f"pairs[{index}]", reason)
             _check_claim(pair[0], f"pairs[{index}][0]")
-        return await self._orders.settling.complete_many(pairs) if pairs else []
+        return await self._orders.settling.complete_many(given) if given else []
 
     async def fail(
         self,

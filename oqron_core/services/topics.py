@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from oqron_core._names import check_name
+from oqron_core._names import check_many, check_name
 from oqron_core.exceptions import CorruptRecordError, InvalidValueError
 from oqron_core.models import Control, Job, structure
 from oqron_core.models.group import Group
@@ -104,7 +104,7 @@ class Topics:
         self._session.check_open()
         batch = [
             self._outgoing(topic, message, key, None, headers, f"messages[{i}]")
-            for i, message in enumerate(messages)
+            for i, message in enumerate(check_many("messages", messages, "messages"))
         ]
         return await self._topology.publish(topic, batch) if batch else []
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from oqron_core import JobSpec, Query, Storage, open_storage
-from oqron_core.exceptions import ConflictError, UnavailableError
+from oqron_core.exceptions import ConflictError, InvalidValueError, UnavailableError
 from oqron_core.testing.faults import Faults
 
 
@@ -142,3 +143,32 @@ def test_a_caller_that_gives_up_stops_the_batch() -> None:
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "oqron-add"]
 
     _run(body)
+
+
+@pytest.mark.parametrize("one", [5, None, "ab", b"ab", {"a": 1}])
+def test_one_thing_is_no_list_of_its_parts(one: Any) -> None:
+    """Neither a bare TypeError, nor a job for each letter; what is iterated once is ended."""
+
+    async def main() -> None:
+        async with open_storage(mode="memory", project="p", environment="e") as storage:
+            jobs, cache = storage.jobs, storage.cache
+            calls: list[Callable[[], Any]] = [
+                lambda: jobs.add_many("q", one),
+                lambda: jobs.complete_many(one),
+                lambda: jobs.renew(one),
+                lambda: storage.topics.publish_many("t", one),
+                lambda: cache.set("k", 1, ttl=5.0, tags=one),
+                lambda: cache.invalidate_tags(one),
+                lambda: cache.get_many(one),
+                lambda: cache.delete_many(one),
+            ]
+            for number, call in enumerate(calls):
+                with pytest.raises(InvalidValueError, match="must be a list of"):
+                    raise AssertionError((number, await call()))
+            assert (await jobs.query("q")).items == []
+            added = await jobs.add_many("q", (n for n in range(3)))
+            claims = await jobs.claim("q", limit=3)
+            assert await jobs.complete_many((claim, None) for claim in claims) == [True] * 3  # type: ignore[arg-type]
+            assert {(await jobs.get("q", job.id)).status for job in added} == {"completed"}
+
+    asyncio.run(main())

@@ -418,10 +418,10 @@ def test_what_was_worked_off_does_not_come_back(database: str) -> None:
     assert (3, 0) == _moved_again(run(migrate_v1(settings)))
     with psycopg.connect(database) as connection:
         connection.execute("DELETE FROM oqron_jobs WHERE namespace = 'queue_job:b'")
-    for _ in range(2):
+    for dry_run in (False, True, False):
         with pytest.raises(SchemaError, match=r"1 of 3 .*--again"):
-            run(migrate_v1(settings))
-    assert 1 == sum(run(migrate_v1(settings, dry_run=True)).moved.values())
+            run(migrate_v1(settings, dry_run=dry_run))
+    assert 1 == sum(run(migrate_v1(settings, dry_run=True, again=True)).moved.values())
     # The door stays open, and what comes behind the others is moved as before.
     assert V1State.MIGRATED is run(schema_status(settings)).v1
     assert (2, 1) == _moved_again(run(migrate_v1(settings, again=True)))
@@ -525,7 +525,7 @@ def test_rows_that_were_mended_are_named(database: str, command: Callable[..., S
             "INSERT INTO oqron_kv SELECT 'oqron:a:b:mine', n::text, '1' "
             "FROM generate_series(1, 20) AS n"
         )
-    said = command("--dry-run")
+    said = command("--dry-run", "--again")
     assert "oqron:a:b:mine/1: value\n" in said.out
     assert "22 rows would be mended" in said.out
     assert "  and 2 more\n" in said.out

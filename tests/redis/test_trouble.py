@@ -201,6 +201,10 @@ def test_out_of_memory_refuses_new_work_and_lets_work_finish(
             assert all(await durable.write(moved, atomic=True))
             assert all(await hot.broker.ack([held[0], *leases]))
             assert await hot.locks.release(lock)
+            # Who has nothing to do waits, as ever.
+            for order in ("fifo", "lifo"):
+                assert await hot.broker.claim("q", owner="w", lease_for=60.0, order=order) == []
+            assert await hot.broker.wait(["q"], timeout=0.2) == []
             server.command("CONFIG", "SET", "maxmemory", "0")
             assert await hot.broker.publish("q", [Entry("x")])
 

@@ -478,6 +478,25 @@ class _Migration:
             raise InvalidValueError("/".join(asked), reason)
         self.terms = attrs.evolve(self.terms, project=project, environment=environment)
 
+    @staticmethod
+    def check_done(fact: Mapping[str, Any], walk: _Walk, total: int) -> None:
+        """
+        Refuse to bring back what was worked off.
+
+        Raises:
+            SchemaError: A migration was done, and rows of it are gone.
+        """
+        gone = walk.rows - walk.found.total()
+        if not gone or fact.get("state") != V1State.MIGRATED:
+            return
+        msg = (
+            f"the rows of v1 were moved before, and {gone} of {total} are in the new tables no "
+            "more: they were worked off and deleted since, and would be worked again, or came "
+            "after the move; nothing was moved. To move them all the same, give --again "
+            "(again=True)"
+        )
+        raise SchemaError(msg)
+
     async def fact(self) -> dict[str, Any]:
         """Read what was noted."""
         return dict((await read_facts(self._connection, self._names)).get("v1", {}))
@@ -578,16 +597,18 @@ async def migrate_v1(
             migration.agree(await migration.fact())
         if dry_run:
             tables = status.state is SchemaState.CURRENT
-            return await _rehearse(migration, on_progress, tables=tables)
+            return await _rehearse(migration, on_progress, tables=tables, again=again)
         await apply_on(connection, names)
         return await _migrate(migration, on_progress, again=again)
 
 
 async def _rehearse(
-    migration: _Migration, on_progress: Progress | None, *, tables: bool
+    migration: _Migration, on_progress: Progress | None, *, tables: bool, again: bool
 ) -> V1Report:
     walk = await migration.look(tables=tables, on_progress=on_progress)
     total = await migration.total()
+    if tables and not again:
+        migration.check_done(await migration.fact(), walk, total)
     return _report(
         migration,
         walk,
@@ -600,7 +621,7 @@ async def _rehearse(
 
 
 async def _migrate(migration: _Migration, on_progress: Progress | None, *, again: bool) -> V1Report:
-    before = (await migration.fact()).get("state")
+    before = await migration.fact()
     passes = 0
     while True:
         passes += 1
@@ -612,11 +633,10 @@ async def _migrate(migration: _Migration, on_progress: Progress | None, *, again
         migration.mended.clear()
         walk = await migration.look()
         total = await migration.total()
-        gone = walk.rows - walk.found.total()
-        if gone and before == V1State.MIGRATED and not again:
-            raise SchemaError(_done_before(gone, total))
+        if not again:
+            migration.check_done(before, walk, total)
         # What no walk comes by, such as a row without a namespace, is not found either.
-        missing = gone + max(0, total - walk.size)
+        missing = walk.rows - walk.found.total() + max(0, total - walk.size)
         if not missing or passes == _PASSES:
             break
         # Rows that came behind us: walk again. What is there already is kept.
@@ -625,7 +645,7 @@ async def _migrate(migration: _Migration, on_progress: Progress | None, *, again
     done = not missing and not migration.refused
     # What was done once is so no longer where rows have come that cannot be moved; what
     # somebody dismissed stays dismissed.
-    dismissed = before == V1State.DISMISSED
+    dismissed = before.get("state") == V1State.DISMISSED
     left = V1State.DISMISSED.value if dismissed else "running"
     state = V1State.MIGRATED.value if done else left
     await migration.note({**await migration.fact(), "state": state})
@@ -638,14 +658,6 @@ async def _migrate(migration: _Migration, on_progress: Progress | None, *, again
         kept=max(0, walk.found.total() - migration.moved.total()),
         missing=missing,
         verified=done,
-    )
-
-
-def _done_before(gone: int, total: int) -> str:
-    return (
-        f"the rows of v1 were moved before, and {gone} of {total} are in the new tables no more: "
-        "they were worked off and deleted since, and would be worked again, or came after the "
-        "move; nothing was moved. To move them all the same, give --again (again=True)"
     )
 
 

@@ -19,6 +19,9 @@ if not paused then
   end
 end
 if ARGV[1] ~= '0' then
+  -- A write that frees memory lets the next pass under `maxmemory`: who has nothing to do
+  -- must be able to wait.
+  redis.call('DEL', KEYS[5])
   redis.call('SET', KEYS[5], '1', 'PX', ARGV[1])
 end
 return {0, soonest}
