@@ -351,7 +351,7 @@ class Recovery:
             if total and opening and durability is Durability.PROCESS:
                 log.info("the hot plane starts empty in each process; %d jobs were put in", total)
             elif total:
-                log.warning("the hot plane was lost; %d jobs were put back", total)
+                log.warning("the hot plane was lost or is new; %d jobs were put into it", total)
             return total
         finally:
             try:
