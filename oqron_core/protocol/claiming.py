@@ -78,15 +78,6 @@ Follow: TypeAlias = Callable[[Claim], Awaitable[None]]
 """Called when a job has ended whose lease was a lane's."""
 
 
-Begin: TypeAlias = Callable[..., Take]
-"""Begins to take jobs; needs the ``limit``."""
-
-
-def _first_part(limit: int) -> int:
-    """Give how many of so many jobs are taken first."""
-    return limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP)
-
-
 @attrs.frozen
 class Lanes:
     """
@@ -133,11 +124,10 @@ class Claiming:
             # A caller that is cancelled in the middle must neither leave leases nor
             # burn an attempt: the step runs to its end, and what nobody takes is
             # released.
-            begin = self._begins(ask)
-            take = None if begin is None else begin(limit=_first_part(limit))
+            take = self._begin_take(limit, ask)
             try:
                 claims = await self._session.to_the_end(
-                    self._claim_once(limit, ask, begin, take),
+                    self._claim_once(limit, ask, take),
                     name="oqron-claim",
                     brief=True,
                     unclaimed=self._release_unclaimed,
@@ -162,13 +152,11 @@ class Claiming:
             msg = "the storage is closing; it claims nothing more"
             raise ClosedError(msg)
 
-    async def _claim_once(
-        self, limit: int, ask: _Ask, begin: Begin | None, take: Take | None
-    ) -> list[Claim] | None:
+    async def _claim_once(self, limit: int, ask: _Ask, take: Take | None) -> list[Claim] | None:
         """Claim and confirm; None where the broker has nothing."""
         with self._session.recorder.busy(claiming=True):
-            if begin is not None and take is not None:
-                return await self._take_all(begin, take, limit, ask)
+            if take is not None:
+                return await self._take_all(take, limit, ask)
             sent = time.monotonic()
             leases = await self._session.hot.broker.claim(
                 ask.queue, owner=ask.worker, lease_for=ask.lease_for, limit=limit, order=ask.order
@@ -187,32 +175,30 @@ class Claiming:
 
     # --- in one step of both planes ---
 
-    def _begins(self, ask: _Ask) -> Begin | None:
-        """Give what begins to take; None where that takes a step of each plane."""
+    def _begin_take(self, limit: int, ask: _Ask) -> Take | None:
+        """Begin to take the first part; None where that takes a step of each plane."""
         joined = self._session.joined
         if joined is None or ask.lanes is not None:
             return None
-        return partial(
-            self._taking.begin,
+        return self._taking.begin(
             joined,
             ask.queue,
             owner=ask.worker,
             lease_for=ask.lease_for,
+            limit=limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP),
             order=ask.order,
         )
 
-    async def _take_all(
-        self, begin: Begin, take: Take, limit: int, ask: _Ask
-    ) -> list[Claim] | None:
+    async def _take_all(self, take: Take, limit: int, ask: _Ask) -> list[Claim] | None:
         """
         Claim and mark in one step of both planes; None where the broker has nothing.
 
         Of many, a part is on its way while the one before is taken in: a part that is
         sent together with others is answered with them.
         """
-        size = _first_part(limit)
+        size = take.limit
         if size == limit:
-            taken, sent = await take.finish(limit, partial(self._take_late, ask))
+            taken, sent = await take.finish(partial(self._take_late, ask))
             if not taken.leases:
                 return None
             return self._in_time(*await self._accept(taken, sent, ask))
@@ -220,7 +206,7 @@ class Claiming:
         left, any_leases = limit, False
         # Leases that are shorter than the whole claim would be taken by its own parts.
         until = time.monotonic() + ask.lease_for / 3
-        coming: asyncio.Task[tuple[Taken, float]] | None = self._spawn_take(take, size, ask)
+        coming: asyncio.Task[tuple[Taken, float]] | None = self._spawn_take(take, ask)
         try:
             while coming is not None:
                 taken, sent = await coming
@@ -228,7 +214,7 @@ class Claiming:
                 coming = None
                 if left and len(taken.leases) == size and time.monotonic() < until:
                     size = min(size, left)
-                    coming = self._spawn_take(begin(limit=size), size, ask)
+                    coming = self._spawn_take(take.following(size), ask)
                     # It goes out before this part is taken in.
                     await asyncio.sleep(0)
                 if taken.leases:
@@ -244,8 +230,8 @@ class Claiming:
             raise
         return claims if any_leases else None
 
-    def _spawn_take(self, take: Take, limit: int, ask: _Ask) -> asyncio.Task[tuple[Taken, float]]:
-        taking = take.finish(limit, partial(self._take_late, ask))
+    def _spawn_take(self, take: Take, ask: _Ask) -> asyncio.Task[tuple[Taken, float]]:
+        taking = take.finish(partial(self._take_late, ask))
         return self._session.spawn(taking, name="oqron-take", brief=True)
 
     def _release_taken(self, ask: _Ask, task: asyncio.Task[tuple[Taken, float]]) -> None:

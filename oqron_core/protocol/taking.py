@@ -10,6 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import attrs
+
 from oqron_core._ids import uuid7_block
 from oqron_core.exceptions import ClosedError, StorageError, UnavailableError
 from oqron_core.planes.checks import lease_ms
@@ -57,10 +59,8 @@ class Taking:
         what there is to do meanwhile costs no time.
         """
         mark = self._mark(queue, owner, lease_ms(lease_for))
-        take = Take(self._session, joined, queue, mark, owner, lease_for, order)
-        now = self._session.durable_time.known()
-        if now is not None:
-            take.begin(limit, now)
+        take = Take(self._session, joined, queue, mark, owner, lease_for, order, limit)
+        take.begin()
         return take
 
     def _mark(self, queue: str, owner: str, ms: int) -> Mark:
@@ -73,49 +73,42 @@ class Taking:
         return found
 
 
+@attrs.define(eq=False)
 class Take:
-    """A claim under way, which can be made again: it takes nothing twice."""
+    """
+    A claim under way, which can be made again: it takes nothing twice.
 
-    __slots__ = (
-        "_begun",
-        "_joined",
-        "_lease_for",
-        "_mark",
-        "_names",
-        "_order",
-        "_owner",
-        "_queue",
-        "_refused",
-        "_session",
-    )
+    Attributes:
+        limit: How many it takes at most.
+    """
 
-    def __init__(
-        self,
-        session: Session,
-        joined: JoinedPlanes,
-        queue: str,
-        mark: Mark,
-        owner: str,
-        lease_for: float,
-        order: Order,
-    ) -> None:
-        self._session = session
-        self._joined = joined
-        self._queue = queue
-        self._mark = mark
-        self._owner = owner
-        self._lease_for = lease_for
-        self._order: Order = order
-        self._names = uuid7_block()
-        self._begun: tuple[Awaitable[Taken], float] | None = None
-        self._refused: Exception | None = None
+    _session: Session
+    _joined: JoinedPlanes
+    _queue: str
+    _mark: Mark
+    _owner: str
+    _lease_for: float
+    _order: Order
+    limit: int
+    _names: str = attrs.field(factory=uuid7_block, init=False)
+    _begun: tuple[Awaitable[Taken], float] | None = attrs.field(default=None, init=False)
+    _refused: Exception | None = attrs.field(default=None, init=False)
 
-    def begin(self, limit: int, now: int) -> None:
-        """Make the first call, at an instant of the durable plane's clock."""
+    def begin(self) -> None:
+        """Make the first call, if the time is known."""
+        now = self._session.durable_time.known()
+        if now is None:
+            return
         try:
-            self._begun = self._call(limit, now)
+            self._begun = self._call(self.limit, now)
         except Exception as error:  # noqa: BLE001 - whoever finishes meets it
             self._refused = error
+
+    def following(self, limit: int) -> Take:
+        """Begin another that takes up to *limit* of what is left."""
+        take = attrs.evolve(self, limit=limit)
+        take.begin()
+        return take
 
     def __del__(self) -> None:
         # The step that should finish was ended before it began.
@@ -124,7 +117,7 @@ class Take:
             close()
 
     async def finish(
-        self, limit: int, found_late: Callable[[Taken, float], Awaitable[None]]
+        self, found_late: Callable[[Taken, float], Awaitable[None]]
     ) -> tuple[Taken, float]:
         """
         Give what was taken; where no answer came, ask again.
@@ -143,7 +136,7 @@ class Take:
         session = self._session
         try:
             return await patiently(
-                lambda _: self._ask(limit), within=_TRY_FOR, over=lambda: session.closed
+                lambda _: self._ask(self.limit), within=_TRY_FOR, over=lambda: session.closed
             )
         except UnavailableError:
             until = time.monotonic() + min(self._lease_for, _ASK_FOR)

@@ -38,6 +38,7 @@ from oqron_core.planes import (
     Write,
     WriteResult,
 )
+from oqron_core.protocol.taking import Take
 from oqron_core.testing.contracts.base import fresh_scope
 from oqron_core.testing.servers import RedisServer
 
@@ -550,7 +551,9 @@ def test_a_claim_whose_answer_is_lost_loses_no_attempt(
 
 
 @pytest.mark.parametrize("when", ["before", "at once"])
-def test_a_part_that_is_refused_costs_the_one_before_nothing(redis: RedisServer, when: str) -> None:
+def test_a_part_that_is_refused_costs_the_one_before_nothing(
+    redis: RedisServer, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a claim in parts: what was taken is worked, though the next part has no answer."""
 
     async def main() -> None:
@@ -558,15 +561,15 @@ def test_a_part_that_is_refused_costs_the_one_before_nothing(redis: RedisServer,
             await storage.jobs.add_many("q", [*range(120)])
             session = storage._session
             unsure = session.joined = Unsure(session.joined, when, 0)
-            begin = storage.jobs._orders.claiming._taking.begin
+            begin = Take.begin
             begun: list[int] = []
 
-            def counted(*args: Any, **said: Any) -> Any:
+            def counted(take: Take) -> None:
                 begun.append(1)
                 unsure.times = 9 if len(begun) == 2 else 0
-                return begin(*args, **said)
+                begin(take)
 
-            storage.jobs._orders.claiming._taking.begin = counted  # type: ignore[method-assign]
+            monkeypatch.setattr(Take, "begin", counted)
             claims = await storage.jobs.claim("q", limit=120)
             assert len(claims) == 40
             unsure.times = 0

@@ -337,6 +337,11 @@ class _Walk:
         self.kinds: Counter[str] = Counter()
         self.unscoped = 0
 
+    @property
+    def gone(self) -> int:
+        """How many rows are not in their tables."""
+        return self.rows - self.found.total()
+
     def add(self, batch: _Batch, found: Mapping[str, int]) -> None:
         """Count a batch, of which *found* are in their tables."""
         self.size += batch.size
@@ -486,12 +491,11 @@ class _Migration:
         Raises:
             SchemaError: A migration was done, and rows of it are gone.
         """
-        gone = walk.rows - walk.found.total()
-        if not gone or fact.get("state") != V1State.MIGRATED:
+        if not walk.gone or fact.get("state") != V1State.MIGRATED:
             return
         msg = (
-            f"the rows of v1 were moved before, and {gone} of {total} are in the new tables no "
-            "more: they were worked off and deleted since, and would be worked again, or came "
+            f"the rows of v1 were moved before, and {walk.gone} of {total} are in the new tables "
+            "no more: they were worked off and deleted since, and would be worked again, or came "
             "after the move; nothing was moved. To move them all the same, give --again "
             "(again=True)"
         )
@@ -636,7 +640,7 @@ async def _migrate(migration: _Migration, on_progress: Progress | None, *, again
         if not again:
             migration.check_done(before, walk, total)
         # What no walk comes by, such as a row without a namespace, is not found either.
-        missing = walk.rows - walk.found.total() + max(0, total - walk.size)
+        missing = walk.gone + max(0, total - walk.size)
         if not missing or passes == _PASSES:
             break
         # Rows that came behind us: walk again. What is there already is kept.

@@ -22,7 +22,7 @@ from oqron_redis._records import (
 )
 
 
-__all__ = ["Encoder", "Group", "Item", "KnownForm", "Space"]
+__all__ = ["Encoder", "Group", "Item", "Space"]
 
 _CONTAINERS: Final = (b"[", b"{")
 _WORTH_COLUMNS: Final = 8
@@ -94,12 +94,14 @@ class Group:
         head: The verb, the namespace, and the lists of names.
         writes: The writes.
         keys: The key of each.
-        columns: Their values, by place.
+        columns: Their values, by place, but for those in *shared*.
         sent: Gives the fields of the whole record that the n-th write is; None where
             they are no whole records.
+        shared: The columns that are known to be the same for all, each with its value;
+            None where nobody has looked.
     """
 
-    __slots__ = ("columns", "head", "keys", "sent", "writes")
+    __slots__ = ("columns", "head", "keys", "sent", "shared", "writes")
 
     def __init__(
         self,
@@ -108,12 +110,14 @@ class Group:
         keys: Sequence[bytes],
         columns: Sequence[Sequence[bytes]],
         sent: Callable[[int], dict[bytes, bytes]] | None = None,
+        shared: Sequence[bytes | int] | None = None,
     ) -> None:
         self.head = head
         self.writes = writes
         self.keys = keys
         self.columns = columns
         self.sent = sent
+        self.shared = shared
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> Group:
@@ -130,13 +134,18 @@ class Group:
     @property
     def largest(self) -> int:
         """The most bytes that the values of a write of it may have."""
-        return sum([max(map(len, column)) for column in self.columns])
+        return sum([max(map(len, column)) for column in self.columns]) + self._shared_size
 
     def sizes(self) -> list[int]:
         """Give the bytes of each write's values."""
         if not self.columns:
             return [0] * len(self.writes)
-        return [*map(sum, zip(*[map(len, column) for column in self.columns], strict=True))]
+        rows = zip(*[map(len, column) for column in self.columns], strict=True)
+        return [sum(row, self._shared_size) for row in rows]
+
+    @property
+    def _shared_size(self) -> int:
+        return sum(len(text) for text in (self.shared or ())[1::2] if isinstance(text, bytes))
 
     def part(self, start: int, stop: int) -> Group:
         """Give the writes from *start* to before *stop*."""
@@ -147,6 +156,7 @@ class Group:
             self.keys[start:stop],
             [column[start:stop] for column in self.columns],
             None if sent is None else lambda place: sent(start + place),
+            self.shared,
         )
 
 
@@ -171,21 +181,29 @@ def _expiries(writes: Sequence[Any]) -> list[bytes]:
 
 
 @final
-class KnownForm:
+class _KnownForm:
     """
     A form, encoded.
 
     Attributes:
         layout: Where its fields stand.
         open: The open fields with their places.
-        open_apart: The places of those that stand apart, in the order of their columns.
-        shared: What all writes of it share that do not expire, as a group says it.
+        shared: The columns that are the same for all, each with its text.
 
     Raises:
         InvalidValueError: A value is not portable, or too large.
     """
 
-    __slots__ = ("_frame", "_in_body", "_names", "_texts", "layout", "open", "open_apart", "shared")
+    __slots__ = (
+        "_frame",
+        "_in_body",
+        "_names",
+        "_open_apart",
+        "_texts",
+        "layout",
+        "open",
+        "shared",
+    )
 
     def __init__(self, form: Form, kind: RecordKind, limit: int) -> None:
         names = [*form.fields]
@@ -197,30 +215,20 @@ class KnownForm:
         self._frame = self.layout.frame(self._texts, places)
         self._in_body = self.layout.in_body(places)
         apart_at = self.layout.apart_at
-        self.open_apart = [place for place in apart_at if place in places]
+        self._open_apart = [place for place in apart_at if place in places]
         # The first column is the expiry, the second the body.
-        shared = {1: b""} | {
-            column: self._texts[place]
-            for column, place in enumerate(apart_at, 3)
-            if place not in places
-        }
-        self.shared: tuple[bytes | int, ...] = (
-            len(shared),
-            *(word for pair in shared.items() for word in pair),
-        )
-
-    def bodies(self, given: Mapping[int, Sequence[bytes]], count: int) -> Sequence[bytes]:
-        """Give the bodies of many; *given* by the places of fields."""
-        frame = self._frame
-        if not self._in_body:
-            return [frame % ()] * count
-        return [frame % row for row in zip(*[given[at] for at in self._in_body], strict=True)]
+        shared: list[bytes | int] = []
+        for column, place in enumerate(apart_at, 3):
+            if place not in places:
+                shared += (column, self._texts[place])
+        self.shared: tuple[bytes | int, ...] = tuple(shared)
 
     def columns(self, given: Mapping[int, Sequence[bytes]], count: int) -> list[Sequence[bytes]]:
-        """Give the bodies and what stands apart of many; *given* by the places of fields."""
-        texts = self._texts
-        apart = [given.get(place) or [texts[place]] * count for place in self.layout.apart_at]
-        return [self.bodies(given, count), *apart]
+        """Give the bodies and what is open apart of many; *given* by the places of fields."""
+        frame = self._frame
+        rows = zip(*[given[place] for place in self._in_body], strict=True)
+        bodies = [frame % row for row in rows] if self._in_body else [frame % ()] * count
+        return [bodies, *[given[place] for place in self._open_apart]]
 
     def row(self, given: Mapping[int, Sequence[bytes]], number: int) -> dict[bytes, bytes]:
         """Give the fields of one of them."""
@@ -244,7 +252,7 @@ class Encoder:
         self._keys = keys
         self._limit = limit
         self._spaces: dict[str, Space] = {}
-        self._forms: dict[tuple[Form, RecordKind], KnownForm] = {}
+        self._forms: dict[tuple[Form, RecordKind], _KnownForm] = {}
 
     def space(self, namespace: str) -> Space:
         """Give what is known of a namespace."""
@@ -278,36 +286,33 @@ class Encoder:
             groups.append(group)
         return groups
 
-    def form(self, form: Form, kind: RecordKind) -> KnownForm:
-        """Give a form, encoded."""
-        known = self._forms.get((form, kind))
-        if known is None:
-            if len(self._forms) >= _FORMS:
-                self._forms.clear()
-            known = self._forms[form, kind] = KnownForm(form, kind, self._limit)
-        return known
-
-    def given(self, known: KnownForm, writes: Sequence[Any]) -> dict[int, Sequence[bytes]]:
-        """Give the columns of what is open in records of a form, by the places of fields."""
-        given = [write.value.given for write in writes]
-        return {
-            place: text_column(name, [fields[name] for fields in given], "value", self._limit)
-            for name, place in known.open
-        }
-
     def _filled(self, form: Form, writes: Sequence[Any]) -> Group:
         """Encode records of one form: what they have in common was encoded before."""
         first = writes[0]
         space = self.space(first.namespace)
-        known = self.form(form, space.kind)
-        columns = self.given(known, writes)
+        known = self._forms.get((form, space.kind))
+        if known is None:
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            known = self._forms[form, space.kind] = _KnownForm(form, space.kind, self._limit)
+        given = [write.value.given for write in writes]
+        open_ = {
+            place: text_column(name, [fields[name] for fields in given], "value", self._limit)
+            for name, place in known.open
+        }
+        shared, columns = known.shared, known.columns(open_, len(writes))
+        if all(write.expires_at is None for write in writes):
+            shared = (1, b"", *shared)
+        else:
+            columns.insert(0, _expiries(writes))
         head = (b"I" if type(first) is Insert else b"P", first.namespace, known.layout.apart)
         return Group(
             head,
             writes,
             _keys(space, writes),
-            [_expiries(writes), *known.columns(columns, len(writes))],
-            partial(known.row, columns),
+            columns,
+            partial(known.row, open_),
+            shared,
         )
 
     def _wholes(self, writes: Sequence[Any]) -> Group:

@@ -44,7 +44,7 @@ from oqron_redis._broker import (
 from oqron_redis._items import Encoder, Space
 from oqron_redis._records import record_from, stored_of
 from oqron_redis._session import Session, flags
-from oqron_redis._writes import Batch, check_atomic, conflict_of, formed, grouped, steps_of
+from oqron_redis._writes import Batch, check_atomic, conflict_of, grouped, steps_of
 
 
 __all__ = ["RedisJoinedPlanes"]
@@ -111,12 +111,9 @@ class RedisJoinedPlanes(JoinedPlanes):
         keys = session.keys.queue(queue)
         places = publish_keys(session, keys)
         head = publish_head(session, keys)
+        batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
         # All are built before any is sent, so a refusal comes before any write.
-        if (one := formed(self._encoder, nothing, inserts)) is not None:
-            batches, calls = [one[0]], [one[1]]
-        else:
-            batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
-            calls = [batch.call(nothing, atomic=False) for batch in batches]
+        calls = [batch.call(nothing, atomic=False) for batch in batches]
         if any(map(_has_failed, self._under_way)):
             # Whoever made that call will learn of it in a moment, and try again.
             msg = "Redis was lost with jobs under way that come before these"

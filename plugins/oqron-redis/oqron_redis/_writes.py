@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import ConflictError, InvalidValueError
-from oqron_core.planes import Filled, Insert, Record, Write, WriteResult
+from oqron_core.planes import Record, Write, WriteResult
 from oqron_redis._items import Encoder, Group, Item
 from oqron_redis._records import Fields, names_of, record_from, stored_of
 
@@ -20,7 +20,6 @@ __all__ = [
     "Returning",
     "check_atomic",
     "conflict_of",
-    "formed",
     "group_steps",
     "grouped",
     "item_steps",
@@ -108,22 +107,24 @@ def steps_of(encoder: Encoder, writes: Sequence[Write]) -> Sequence[list[Group]]
     return [grouped(step) for step in item_steps([encoder.encode(write) for write in writes])]
 
 
-def _values(columns: Sequence[Sequence[bytes]], count: int) -> Iterable[bytes | int]:
+def _values(group: Group) -> Iterable[bytes | int]:
     """
     Give the values of a group: what all writes share once, then the others by write.
 
     Most of what a batch writes is the same in each of its records, and each word costs
     on the way, in Redis and in the script.
     """
-    if count < _WORTH_SHARING:
+    columns, count = group.columns, len(group.writes)
+    if group.shared is None and count < _WORTH_SHARING:
         return (0, *chain.from_iterable(zip(*columns, strict=True)))
-    shared: list[bytes | int] = []
-    varying = []
-    for place, column in enumerate(columns, 1):
-        if column.count(column[0]) == count:
-            shared += (place, column[0])
-        else:
-            varying.append(column)
+    shared, varying = group.shared, columns
+    if shared is None:
+        shared, varying = [], []
+        for place, column in enumerate(columns, 1):
+            if column.count(column[0]) == count:
+                shared += (place, column[0])
+            else:
+                varying.append(column)
     return chain((len(shared) // 2,), shared, chain.from_iterable(zip(*varying, strict=True)))
 
 
@@ -172,7 +173,7 @@ class Batch:
             for names in lists:
                 words.append(len(names))
                 words += names
-            words += _values(group.columns, count)
+            words += _values(group)
             keys += group.keys
         writes = len(keys)
         keys.append(nothing)
@@ -231,47 +232,6 @@ class Batch:
             found = zip(wanted, reply[2][1:], strict=True)
             texts = {name: text for name, text in found if text is not None}
         return record_from(write.namespace, write.id, reply[1], texts, kind)
-
-
-def formed(
-    encoder: Encoder, nothing: bytes, inserts: Sequence[Insert]
-) -> tuple[Batch, tuple[list[bytes], list[bytes | int]]] | None:
-    """
-    Give the batch and the call of inserts of one form; None where they are not, or too large.
-
-    A quicker way to what `steps_of` and `Batch.call` make of them.
-    """
-    first = inserts[0]
-    namespace, form = first.namespace, getattr(first.value, "form", None)
-    count = len(inserts)
-    for insert in inserts:
-        value: Any = insert.value
-        if (
-            type(value) is not Filled
-            or value.form is not form
-            or insert.namespace != namespace
-            or insert.expires_at is not None
-        ):
-            return None
-    space = encoder.space(namespace)
-    known = encoder.form(first.value.form, space.kind)  # type: ignore[attr-defined]  # as just tested
-    given = encoder.given(known, inserts)
-    columns = [known.bodies(given, count), *[given[place] for place in known.open_apart]]
-    if count > STEP or sum([sum(map(len, column)) for column in columns]) > _STEP_BYTES:
-        return None
-    apart = known.layout.apart
-    prefix = space.prefix
-    keys = [prefix + insert.id.encode() for insert in inserts]
-    head = (b"I", namespace, apart)
-    group = Group(head, inserts, keys, columns, partial(known.row, given))
-    arguments: list[bytes | int] = [0, 0, 0, count, 1]
-    arguments += space.head
-    arguments += (b"I", 1, count, len(apart))
-    arguments += apart
-    arguments += known.shared
-    for row in zip(*columns, strict=True):
-        arguments += row
-    return Batch(encoder, [group], ()), ([*keys, nothing, *space.keys], arguments)
 
 
 def check_atomic(count: int) -> None:

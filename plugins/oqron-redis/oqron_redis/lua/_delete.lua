@@ -3,8 +3,7 @@ local names, places = {META}, {}
 local expect_at, field_at = want(names, places, lists[1]), want(names, places, space.fields)
 for w = first, last do
   local key = records[w]
-  for v = 1, #varying do row[varying[v]] = values[position + v] end
-  position = position + #varying
+  next_row()
   local old = call('HMGET', key, unpack(names))
   local meta = old[1]
   if not alive(meta) then

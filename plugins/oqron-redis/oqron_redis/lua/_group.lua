@@ -24,3 +24,9 @@ end
 for column = 1, width do
   if not row[column] then varying[#varying + 1] = column end
 end
+
+-- Take what differs in the next write.
+local function next_row()
+  for v = 1, #varying do row[varying[v]] = values[position + v] end
+  position = position + #varying
+end

@@ -21,3 +21,24 @@ local function time_part(text)
   end
   return '!'
 end
+
+-- Most records of a batch share the parts that stand before their ids.
+local equals, times = {}, {}
+
+local function head_of(heads, part_of, text)
+  text = text or false
+  local head = heads[text]
+  if not head then
+    head = part_of(text) .. META
+    heads[text] = head
+  end
+  return head
+end
+
+-- Give the member of a record in an index, by the texts of the fields that indexes of its
+-- namespace look at.
+local function member_of(def, id, texts)
+  if def[3] > 0 then id = head_of(times, time_part, texts[def[3]]) .. id end
+  if def[2] > 0 then id = head_of(equals, equal_part, texts[def[2]]) .. id end
+  return id
+end

@@ -1,32 +1,6 @@
 -- Bring the indexes up to what was noted of each namespace; see write.
 do
   -- needs: _index
-  -- Most records of a batch share the parts that stand before their ids.
-  local equals, times = {}, {}
-
-  local function member_of(def, id, texts)
-    local equal, time = def[2], def[3]
-    if time > 0 then
-      local text = texts[time] or false
-      local part = times[text]
-      if not part then
-        part = time_part(text) .. META
-        times[text] = part
-      end
-      id = part .. id
-    end
-    if equal > 0 then
-      local text = texts[equal] or false
-      local part = equals[text]
-      if not part then
-        part = equal_part(text) .. META
-        equals[text] = part
-      end
-      id = part .. id
-    end
-    return id
-  end
-
   for n = 1, #namespaces do
     local space = namespaces[n]
     local ids, old_texts, new_texts = space.ids, space.before, space.after

@@ -73,8 +73,7 @@ end
 
 for w = first, last do
   local key = records[w]
-  for v = 1, #varying do row[varying[v]] = values[position + v] end
-  position = position + #varying
+  next_row()
   local old = call('HMGET', key, unpack(names))
   local meta = old[1]
   if not alive(meta) then

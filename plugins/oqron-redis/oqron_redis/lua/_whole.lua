@@ -14,12 +14,11 @@ end
 for w = first, last do
   local key = records[w]
   local id = string.sub(key, space.prefix + 1)
+  next_row()
   for v = 1, #varying do
-    local column, text = varying[v], values[position + v]
-    row[column] = text
-    if column > 1 then buffer[2 * column] = text end
+    local column = varying[v]
+    if column > 1 then buffer[2 * column] = row[column] end
   end
-  position = position + #varying
   local expires = row[1]
   local meta = call('HGET', key, META)
   local here = alive(meta)

@@ -41,11 +41,10 @@ for r = 1, records do
       end
     else
       redis.call('DEL', key)
+      local texts = {unpack(found, 2, first)}
       for d = 1, #space.defs do
-        local def, member = space.defs[d], id
-        if def[3] > 0 then member = time_part(found[def[3] + 1]) .. META .. member end
-        if def[2] > 0 then member = equal_part(found[def[2] + 1]) .. META .. member end
-        redis.call('ZREM', def[1], member)
+        local def = space.defs[d]
+        redis.call('ZREM', def[1], member_of(def, id, texts))
       end
       deleted = deleted + 1
     end

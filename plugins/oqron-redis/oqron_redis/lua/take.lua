@@ -40,12 +40,12 @@ if last > 0 then
   local position, place = 13 + instants, 8
   -- needs: _spaces
 
-  local space, verb = namespaces[1], 'U'
+  local space, verb, values = namespaces[1], 'U', {}
   -- needs: _group
   for i = 1, instants do row[tonumber(ARGV[12 + i])] = now_text end
   local named = 1 + #lists[1] + #lists[2]
   varying = {named - 1, named}
-  local records, values = {}, {}
+  local records = {}
   for i = 1, last do
     records[i] = prefix .. taken[4 * i - 2]
     values[2 * i - 1] = taken[4 * i - 1]
