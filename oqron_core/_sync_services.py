@@ -2186,6 +2186,8 @@ class SyncTopics:
             worker: Who asks, for people; None for a name of this storage.
             wait: Seconds to wait where there is none; 0 for not at all.
 
+        A group that nobody has subscribed has nothing to claim; the log says so, once.
+
         Returns:
             Claims with ``message``; settle them here or as jobs. It is None where
             somebody else made a delivery that cannot be read.

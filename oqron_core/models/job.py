@@ -63,8 +63,9 @@ class Job:
         reason: Why it became one.
         duplicate: Whether `add` found the id taken; this is then the job that was
             there. Not on the wire.
-        published: False where `add` wrote the job, but the hot plane did not
-            answer; maintenance will publish it. Not on the wire.
+        published: False where the durable plane has what `add`, `fail` or a requeue
+            wrote, but the hot plane did not answer; maintenance will publish it, and
+            a lease lapses. Not on the wire.
     """
 
     id: str

@@ -175,7 +175,7 @@ class Ends:
         finally:
             for run in sealed:
                 run.reopen()
-        await recorder.wrote(done)
+        recorder.wrote(done)
         return acknowledged
 
     async def _acknowledge(self, items: Sequence[Settlement], done: Sequence[bool]) -> None:

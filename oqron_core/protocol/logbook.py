@@ -10,13 +10,14 @@ import threading
 import time
 
 from collections import Counter, deque
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from oqron_core._codec import Json
 from oqron_core.exceptions import ClosedError, InvalidValueError, StorageError
 from oqron_core.planes.values import Insert, Query
+from oqron_core.protocol.background import BackgroundWriter
 from oqron_core.protocol.session import Session
 
 
@@ -75,9 +76,10 @@ class Logbook:
         self._lock = threading.Lock()
         self._waiting: deque[_Line] = deque()
         self._batch: list[Insert] = []
-        self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._task: asyncio.Task[Any] | None = None
+        self._writer = BackgroundWriter(
+            self._write_all, name="oqron-log-writer", waits="module logs", log=log, longest=5.0
+        )
         self._written: dict[str, int] = {}
         self._ids = _Ids()
         self._closed = False
@@ -106,31 +108,15 @@ class Logbook:
                 loop.call_soon_threadsafe(self._rouse)
 
     def _rouse(self) -> None:
-        if self._task is None and not self._closed:
-            self._task = self._session.spawn(self._run(), name="oqron-log-writer")
-        self._wake.set()
+        if not self._writer.is_open and not self._closed:
+            self._writer.open()
+        self._writer.wake()
 
     # --- the writer ---
 
-    async def _run(self) -> None:
-        pause = 0.0
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                while self.waiting:
-                    await self.flush()
-                pause = 0.0
-            except StorageError as error:
-                pause = min(5.0, max(0.1, pause * 2))
-                log.warning("module logs wait %.1f s: %s", pause, error)
-            except Exception:
-                # A writer that dies would lose everything after it.
-                log.exception("writing module logs failed; it goes on")
-                pause = min(5.0, max(0.1, pause * 2))
-            if pause:
-                await asyncio.sleep(pause)
-                self._wake.set()
+    async def _write_all(self) -> None:
+        while self.waiting:
+            await self.flush()
 
     async def flush(self) -> None:
         """
@@ -250,9 +236,7 @@ class Logbook:
                         log.warning("closing waits for module logs: %s", error)
                         await asyncio.sleep(pause)
                         pause = min(1.0, pause * 2)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._writer.close()
         with self._lock:
             waiting = self.waiting
             self._waiting.clear()

@@ -1,10 +1,10 @@
 """
 Run history, never in the way of the work.
 
-What a handle is told changes an object in memory and queues a write. A
-background writer sends what is queued: finished runs to the durable plane at
-once and in batches, the others to the hot overlay a little later, so that a
-short run costs a single durable insert.
+What a handle is told changes an object in memory and queues a write. One background
+writer sends finished runs to the durable plane, at once and in batches; another, the
+overlay's, sends the others to the hot plane a little later, so that a short run costs a
+single durable insert. Neither waits for the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import threading
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice, takewhile
 from typing import Any, Final
@@ -25,9 +25,11 @@ from oqron_core._ids import uuid7
 from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.planes.durable import DurablePlane
 from oqron_core.planes.hot import HotPlane
-from oqron_core.planes.values import Insert, LiveChange, Write
+from oqron_core.planes.values import Insert, Write
+from oqron_core.protocol.background import BackgroundWriter
 from oqron_core.protocol.options import RunSettings
 from oqron_core.protocol.orphans import end_orphans
+from oqron_core.protocol.overlay import Overlay
 from oqron_core.protocol.run_handle import RUNS, RunHandle
 
 
@@ -36,7 +38,6 @@ __all__ = ["Recorder", "merged"]
 log: logging.Logger = logging.getLogger("oqron.runs")
 
 _BATCH: Final = 1000
-_TOUCH_MOST: Final = 10.0
 _TURNS: Final = 6
 """How many turns of the loop somebody has who ended runs, to begin with a claim."""
 _GIVE_WAY: Final = 0.005
@@ -45,14 +46,14 @@ _GIVE_WAY: Final = 0.005
 
 class Recorder:
     """
-    Owns the handles of a storage and the writer behind them.
+    Owns the handles of a storage and the writers behind them.
 
     Attributes:
         settings: How often, how much.
         max_bytes: The limit of an output.
         lock: Guards the handles; held for moments only.
-        unsent: How many log entries wait for the overlay.
-        dropped: Progress that was dropped because too much was waiting.
+        overlay: What the hot plane shows of them.
+        changed: Queues progress for the overlay, see `Overlay.changed`.
         lost: Terminal states that could not be written at close.
     """
 
@@ -69,36 +70,27 @@ class Recorder:
         self.settings = settings
         self.max_bytes = max_bytes
         self.lock: threading.RLock = threading.RLock()
-        self.unsent: int = 0
-        self.dropped: int = 0
         self.lost: int = 0
         self.now = now
-        self._hot = hot
         self._durable = durable
         self._keep_for = keep_for
         self._app = durable.scope.project
         self._environment = durable.scope.environment
         self._handles: dict[str, RunHandle] = {}
         self._finished: deque[RunHandle] = deque()
-        self._dirty: dict[str, tuple[float, RunHandle]] = {}
+        self.overlay: Overlay = Overlay(hot.live, settings, self.lock, self._handles)
+        # No call of our own between a line of a log and the overlay: there are many.
+        self.changed: Callable[[RunHandle, int], None] = self.overlay.changed
         # Runs that may yet be shown as running in history, the oldest first.
         self._young: dict[str, tuple[float, RunHandle]] = {}
         self._statics: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._writer = BackgroundWriter(
+            self._round, name="oqron-run-writer", waits="ended runs", log=log
+        )
         self._writing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
-        self._touched_at = 0.0
-        # Runs whose claim nobody held when it was looked at last; those of them for the
-        # second time.
+        # Runs whose claim nobody held when it was looked at last, and when that was.
         self._abandoned: AbstractSet[str] = frozenset()
-        self._orphans: AbstractSet[str] = frozenset()
-        self._look_every = settings.write_every / 2
-        # Often enough that a lost sign or two does not make a living run look dead.
-        self._touch_every = min(_TOUCH_MOST, settings.stale_after / 4)
-        self._closing = False
+        self._looked_at = 0.0
         self._busy = 0
         self._idle: asyncio.Future[bool] | None = None
 
@@ -147,13 +139,13 @@ class Recorder:
             reason=reason,
         )
         with self.lock:
+            begun = (self._writer.time(), handle)
             self._handles[handle.id] = handle
-            if self._loop is None:
-                self.changed(handle)
-            else:
-                begun = (self._loop.time(), handle)
-                self._young[handle.id] = begun
-                self._queue(begun)
+            self._young[handle.id] = begun
+            if len(self._young) == 1:
+                # For the others the writer comes when the first one is due.
+                self._writer.wake_in(self.settings.durable_after)
+            self.overlay.begun(begun)
         return handle
 
     def handle(self, run_id: str) -> RunHandle | None:
@@ -165,109 +157,48 @@ class Recorder:
         with self.lock:
             return list(self._handles.values())
 
-    def changed(self, handle: RunHandle) -> None:
-        """Queue progress; the oldest is dropped where too much waits."""
-        if self.unsent > self.settings.buffer:
-            self._drop_oldest()
-        if handle.id not in self._dirty:
-            self._queue((0.0 if self._loop is None else self._loop.time(), handle))
-
-    def _queue(self, since: tuple[float, RunHandle]) -> None:
-        self._dirty[since[1].id] = since
-        if len(self._dirty) == 1:
-            # For the others it was brought forward when the first one came.
-            self._soon(self._arm_early)
-
-    def _arm_early(self) -> None:
-        """Bring the timer forward where it was set for less urgent things."""
-        if self._timer is None:
-            self._arm()
-        elif self._loop is not None:
-            due = self._loop.time() + self._look_every
-            if self._timer.when() > due:
-                self._timer.cancel()
-                self._timer = None
-                self._arm()
-
-    def _drop_oldest(self) -> None:
-        _, oldest = next(iter(self._dirty.values()))
-        waiting = oldest.skip_unsent()
-        self.unsent -= waiting
-        self.dropped += waiting
-        del self._dirty[oldest.id]
-
     def ended(self, handle: RunHandle) -> None:
         """Queue a terminal state; it is never dropped."""
         self._settled(handle)
         self._finished.append(handle)
-        if not self._wake.is_set():
-            self._soon(self._wake.set)
+        self._writer.wake()
 
     def _settled(self, handle: RunHandle) -> None:
         # Nothing holds on to a run that has ended but the write of its end: what stays
         # for long is walked by the collector again and again.
-        if self._dirty.pop(handle.id, None) is not None:
-            # Also what is on its way to the overlay: its answer counts it no more.
-            self.unsent -= handle.skip_unsent()
+        self.overlay.settled(handle)
         self._young.pop(handle.id, None)
         handle.owner = None
-
-    def _soon(self, callback: Callable[[], None]) -> None:
-        loop = self._loop
-        if loop is None:
-            return
-        if threading.get_ident() == self._thread:
-            callback()
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
-                loop.call_soon_threadsafe(callback)
-
-    def _arm(self) -> None:
-        """Set the timer for what is due next; none where nothing runs."""
-        if self._timer is not None or self._loop is None or self._closing:
-            return
-        if self._dirty:
-            delay = self._look_every
-        elif self._young:
-            delay = self.settings.durable_after
-        elif self._handles:
-            delay = self._touch_every
-        else:
-            return
-        self._timer = self._loop.call_later(delay, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._wake.set()
 
     # --- the writer ---
 
     def open(self) -> None:
-        """Start the writer on the running loop."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._touched_at = self._loop.time()
-        self._task = asyncio.create_task(self._run(), name="oqron-run-writer")
+        """Start the writers on the running loop."""
+        self._writer.open()
+        self.overlay.open()
+        self._looked_at = self._writer.time()
 
-    async def _run(self) -> None:
-        pause = 0.0
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self._round()
-                pause = 0.0
-            except StorageError as error:
-                pause = min(2.0, max(0.1, pause * 2))
-                log.warning("run history waits %.1f s: %s", pause, error)
-                await asyncio.sleep(pause)
-                self._wake.set()
-            except Exception:
-                # A writer that dies would lose everything after it.
-                log.exception("the run writer failed; it goes on")
-                pause = min(2.0, max(0.1, pause * 2))
-                await asyncio.sleep(pause)
-                self._wake.set()
+    async def _round(self) -> None:
+        try:
+            while self._finished:
+                await self._give_way()
+                async with self._writing:
+                    if self._finished:
+                        await self._write_some()
+            await self._write_running()
+            await self._end_orphans()
+        finally:
+            self._wake_when_due()
+
+    def _wake_when_due(self) -> None:
+        with self.lock:
+            first = next(iter(self._young.values()), None)
+        if first is not None:
+            # Those that begin shortly after it go with it.
+            left = first[0] + self.settings.durable_after - self._writer.time()
+            self._writer.wake_in(max(left, self.overlay.look_every))
+        elif self._handles:
+            self._writer.wake_in(self.overlay.touch_every)
 
     async def _give_way(self) -> None:
         """
@@ -303,18 +234,6 @@ class Recorder:
                 # After a claim there is work; after an end there may be a claim.
                 idle.set_result(claiming)
 
-    async def _round(self) -> None:
-        while self._finished:
-            await self._give_way()
-            async with self._writing:
-                if self._finished:
-                    await self._write_some()
-        if self._timer is None:
-            try:
-                await self._write_progress()
-            finally:
-                self._arm()
-
     async def write_finished(self) -> None:
         """
         Write every finished run. What fails stays queued.
@@ -338,7 +257,7 @@ class Recorder:
             with self.lock:
                 self._finished.extendleft(reversed(batch))
             raise
-        await self._let_go(batch)
+        self._let_go(batch)
 
     async def _write_one_by_one(self, batch: list[RunHandle]) -> None:
         """Write a batch that holds something refused: it must not cost the others."""
@@ -349,7 +268,7 @@ class Recorder:
                 with self.lock:
                     self._finished.extendleft(reversed(batch))
                 raise
-            await self._let_go([batch.pop(0)])
+            self._let_go([batch.pop(0)])
 
     async def _write_or_slim(self, handle: RunHandle) -> None:
         try:
@@ -405,90 +324,38 @@ class Recorder:
             return None
         return Insert(RUNS, handle.id, value, self._expiry(handle))
 
-    async def wrote(self, handles: Sequence[RunHandle]) -> None:
+    def wrote(self, handles: Sequence[RunHandle]) -> None:
         """Forget runs whose end was written by `insert`."""
         with self.lock:
             for handle in handles:
                 self._settled(handle)
-        await self._let_go(handles)
+        self._let_go(handles)
 
-    async def _let_go(self, batch: Sequence[RunHandle]) -> None:
+    def _let_go(self, batch: Sequence[RunHandle]) -> None:
         with self.lock:
             for handle in batch:
                 self._handles.pop(handle.id, None)
-        live = [handle.id for handle in batch if handle.in_overlay]
-        if live:
-            try:
-                await self._hot.live.drop(live)
-            except StorageError as error:
-                # Maintenance finds them stale, sees history, and drops them.
-                log.debug("live runs were not dropped: %s", error)
-
-    async def _write_progress(self, *, all_of_it: bool = False) -> None:
-        with self.lock:
-            batch = self._due(all_of_it=all_of_it)
-            changes = [handle.change() for handle in batch]
-            lengths = [handle.length for handle in batch]
-            changes.extend(self._signs_of_life())
-        if changes:
-            await self._hot.live.merge_many(changes)
-            with self.lock:
-                for handle, change, length in zip(batch, changes, lengths, strict=False):
-                    self.unsent -= handle.mark_sent(change, length)
-                    self._clean(handle)
-            # One that ended meanwhile may have been written before the merge.
-            gone = [handle.id for handle in batch if handle.id not in self._handles]
-            if gone:
-                await self._hot.live.drop(gone)
-        await self._write_running()
-        await self._end_orphans()
-
-    def _due(self, *, all_of_it: bool) -> list[RunHandle]:
-        """Give what has waited long enough: a run that ends before costs one write."""
-        due: Iterable[tuple[float, RunHandle]] = islice(self._dirty.values(), _BATCH)
-        if not all_of_it and self._loop is not None:
-            # Together with the pause between two looks: what changes is shown in time.
-            limit = self._loop.time() - 0.8 * self._look_every
-            due = takewhile(lambda one: one[0] <= limit, due)
-        # One that is sealed may yet go on: nobody is told that it has ended.
-        return [handle for _, handle in due if not handle.ended]
-
-    def _clean(self, handle: RunHandle) -> None:
-        if handle.all_sent:
-            self._dirty.pop(handle.id, None)
-
-    def _signs_of_life(self) -> list[LiveChange]:
-        if self._loop is None or self._loop.time() - self._touched_at < self._touch_every:
-            return []
-        self._touched_at = self._loop.time()
-        before = self._abandoned
-        self._abandoned = {h.id for h in self._handles.values() if not h.ended and h.is_abandoned}
-        # What was sent for one last has come to its end by the second look.
-        self._orphans = before & self._abandoned
-        return [
-            LiveChange(handle.id)
-            for handle in self._handles.values()
-            if handle.in_overlay
-            and not handle.ended
-            and handle.id not in self._dirty
-            # Its handler may yet end, and be accepted; but whoever takes over closes it.
-            and not handle.is_silent
-            and not handle.is_abandoned
-        ]
+            self.overlay.ended(batch)
 
     async def _end_orphans(self) -> None:
+        """End runs whose claim was dropped, when they were found so twice."""
+        if self._writer.time() - self._looked_at < self.overlay.touch_every:
+            return
+        self._looked_at = self._writer.time()
         with self.lock:
-            handles = [self._handles[name] for name in self._orphans if name in self._handles]
-            self._orphans = frozenset()
-        left = [handle for handle in handles if not handle.ended]
+            before = self._abandoned
+            found = [h for h in self._handles.values() if not h.ended and h.is_abandoned]
+            self._abandoned = {handle.id for handle in found}
+        # What was sent for one last has come to its end by the second look.
+        left = [handle for handle in found if handle.id in before]
         if left:
             await end_orphans(self._durable, left)
 
     async def _write_running(self) -> None:
         """Put what has run for a while into history, as running."""
-        if self._loop is None:
+        if not self._writer.is_open:
             return
-        limit = self._loop.time() - self.settings.durable_after
+        limit = self._writer.time() - self.settings.durable_after
         with self.lock:
             due = takewhile(lambda begun: begun[0] <= limit, self._young.values())
             batch = [handle for _, handle in islice(due, _BATCH) if not handle.ended]
@@ -515,12 +382,15 @@ class Recorder:
 
     async def flush(self) -> None:
         """
-        Return when every run that has ended is durable.
+        Return when every run that has ended is durable, and is shown as live no more.
+
+        The latter follows where the hot plane does not answer within a second.
 
         Raises:
             StorageError: The durable plane did not take it; all stays queued.
         """
         await self.write_finished()
+        await self.overlay.take_away()
 
     async def close(self, timeout: float) -> int:
         """
@@ -529,18 +399,14 @@ class Recorder:
         Returns:
             How many terminal states were not written.
         """
-        self._closing = True
         try:
             async with asyncio.timeout(timeout):
                 await self._drain()
         except TimeoutError:
             pass
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.wait([self._task])
+            await self._writer.close()
+            await self.overlay.close()
         waiting = len(self._finished)
         self.lost += waiting
         if waiting:
@@ -552,7 +418,7 @@ class Recorder:
         while True:
             try:
                 await self.write_finished()
-                await self._write_progress(all_of_it=True)
+                await self.overlay.send()
             except StorageError as error:
                 log.warning("closing waits for a plane: %s", error)
                 await asyncio.sleep(pause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, final
 
@@ -44,7 +45,6 @@ class Sink(Protocol):
 
     settings: RunSettings
     max_bytes: int
-    unsent: int
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -55,8 +55,9 @@ class Sink(Protocol):
         """Milliseconds since the epoch."""
         ...
 
-    def changed(self, handle: RunHandle) -> None:
-        """Queue progress."""
+    @property
+    def changed(self) -> Callable[[RunHandle, int], None]:
+        """Queues progress, and so many new entries of the log."""
         ...
 
     def ended(self, handle: RunHandle) -> None:
@@ -230,15 +231,13 @@ class RunHandle:
                         )
             self._log_chars += chars
             logs.append(entry)
-            recorder.unsent += 1
-            recorder.changed(self)
+            recorder.changed(self, 1)
 
     def _cut_log(self) -> None:
         if self._logs_cut == 0:
             text = f"log truncated after {len(self._logs)} entries"
             self._logs.append({"level": "warning", "msg": text, "ts": self._recorder.now()})
-            self._recorder.unsent += 1
-            self._recorder.changed(self)
+            self._recorder.changed(self, 1)
         self._logs_cut += 1
 
     def progress(self, percent: float, label: object = None) -> None:
@@ -260,7 +259,7 @@ class RunHandle:
             self._progress_dirty = True
             if label is not None:
                 self._note("running", "running", portable_text(label, limit=500))
-            recorder.changed(self)
+            recorder.changed(self, 0)
 
     def _note(self, came_from: str, to: str, reason: str | None) -> None:
         recorder = self._recorder

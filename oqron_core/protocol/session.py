@@ -502,8 +502,8 @@ class Session:
 
     async def nack(
         self, leases: Sequence[Lease], *, delay: float = 0.0, priority: int | None = None
-    ) -> None:
-        """Give leases back; where the hot plane does not answer for long, they lapse."""
+    ) -> bool:
+        """Give leases back; False where the hot plane does not answer for long: they lapse."""
         try:
             # One that was given back is no lease any more: again changes nothing.
             await patiently(
@@ -513,6 +513,8 @@ class Session:
             )
         except (StorageError, ClosedError) as error:
             log.debug("%d leases will lapse: %s", len(leases), error)
+            return False
+        return True
 
     # --- life ---
 

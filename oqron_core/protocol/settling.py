@@ -7,7 +7,7 @@ import time
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from oqron_core._codec import Json, portable_value, readable_fields
 from oqron_core.exceptions import (
@@ -21,7 +21,7 @@ from oqron_core.models._wire import structure
 from oqron_core.models.backoff import Backoff
 from oqron_core.models.job import Job
 from oqron_core.planes.checks import delay_ms, lease_ms
-from oqron_core.planes.values import Patch, Put, Write, WriteResult
+from oqron_core.planes.values import Patch, WriteResult
 from oqron_core.protocol import transitions
 from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.ends import Settlement
@@ -33,10 +33,12 @@ from oqron_core.protocol.transitions import JOB
 __all__ = ["WORTH_DIVIDING", "Settling", "divided", "part_of"]
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 WORTH_DIVIDING: Final = 50
 """How many jobs are divided, so that the loop and the planes work at the same time."""
 _PARTS: Final = 3
+_TRIED: Final = 4
 
 
 def part_of(count: int) -> int:
@@ -202,11 +204,11 @@ class Settling:
         write = transitions.retried(
             claim.lease, claim.record, run_at=run_at, error=text, stacktrace=trace
         )
-        result = await self._settle(claim, write)
-        if not result.applied:
-            self._lost(claim, result)
-        await session.nack([claim.lease], delay=retry_in)
-        return _after(claim, write)
+        done = await self._settle(claim, "fail", write)
+        told = await session.nack([claim.lease], delay=retry_in)
+        job = structure(Job, {**claim.record.readable(), **done.set})
+        object.__setattr__(job, "published", told)
+        return job
 
     async def _die(self, claim: Claim, text: str, trace: str | None, reason: str) -> Job:
         session = self._session
@@ -220,20 +222,21 @@ class Settling:
             stacktrace=trace,
             keep_for=session.settings.retention.dead_letters_for,
         )
+        tried = _tried(claim, "discard", (gone, letter))
         try:
             await self._patiently(claim, lambda: session.write_atomic([gone, letter]))
         except ConflictError:
-            if await session.was_done([gone, letter]):
-                # An unanswered try of ours had done it.
-                return await self._after_death(claim, letter)
-            found = (await session.durable.get(JOB + claim.lease.queue, [claim.id]))[0]
-            self._lost(claim, WriteResult(applied=False, record=found))
-        return await self._after_death(claim, letter)
-
-    async def _after_death(self, claim: Claim, letter: Put) -> Job:
-        await self._session.ack(claim.lease)
+            for writes in tried:
+                if await session.was_done(writes):
+                    break
+            else:
+                found = (await session.durable.get(JOB + claim.lease.queue, [claim.id]))[0]
+                raise self._refused(claim, WriteResult(applied=False, record=found)) from None
+        else:
+            writes = tried[0]
+        await session.ack(claim.lease)
         await self._follow(claim)
-        return structure(Job, readable_fields(letter.value))
+        return structure(Job, readable_fields(writes[-1].value))
 
     async def release(self, claim: Claim, *, delay: float) -> None:
         """Give the job back; the attempt does not count."""
@@ -243,9 +246,7 @@ class Settling:
     async def _release(self, claim: Claim, delay: float, ms: int) -> None:
         now = await self._settle_time(claim)
         write = transitions.released(claim.lease, claim.id, run_at=now + ms if ms else None)
-        result = await self._settle(claim, write)
-        if not result.applied:
-            self._lost(claim, result)
+        await self._settle(claim, "release", write)
         claim.settled = True
         claim.run.cancel("released")
         await self._session.nack([claim.lease], delay=delay)
@@ -258,12 +259,16 @@ class Settling:
             # The write itself will wait for the plane.
             return max(claim.run.started_at, time.estimate())
 
-    async def _settle(self, claim: Claim, write: Write) -> WriteResult:
+    async def _settle(self, claim: Claim, call: str, write: Patch) -> Patch:
+        """Write an attempt's end; gives that which was done, now or by the same call before."""
+        tried = _tried(claim, call, write)
         result = await self._patiently(claim, lambda: self._session.write(write))
-        if not result.applied and transitions.shows(write, result.record):
-            # An unanswered try of ours had done it, or the same call before.
-            result.applied = True
-        return result
+        if result.applied:
+            return write
+        for before in tried:
+            if transitions.shows(before, result.record):
+                return before
+        raise self._refused(claim, result)
 
     async def _patiently(self, claim: Claim, step: Callable[[], Awaitable[T]]) -> T:
         """
@@ -306,9 +311,6 @@ class Settling:
             and record.field("leaseToken") == claim.lease.token
         )
 
-    def _lost(self, claim: Claim, result: WriteResult) -> NoReturn:
-        raise self._refused(claim, result)
-
     def _refused(self, claim: Claim, result: WriteResult) -> LeaseLostError:
         """Refuse a writer that does not hold the lease any more, and end its run."""
         record = result.record
@@ -332,9 +334,14 @@ class Settling:
         return error
 
 
-def _after(claim: Claim, write: Patch) -> Job:
-    value = {**claim.record.readable(), **write.set}
-    return structure(Job, value)
+def _tried(claim: Claim, call: str, writes: W) -> list[W]:
+    """
+    Give what one call of a claim tries now, and what it tried before, the last in front.
+
+    Any of it may have been done: by a try without an answer, or where it is called twice.
+    """
+    claim.tried = ((call, writes), *claim.tried[: _TRIED - 1])
+    return [tried for name, tried in claim.tried if name == call]
 
 
 def _lose_if_lapsed(claim: Claim, now: float) -> None:

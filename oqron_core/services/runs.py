@@ -151,7 +151,7 @@ class Runs:
             limit=limit,
             after=after,
         )
-        await session.recorder.flush()
+        await session.recorder.write_finished()
         page = await session.durable.query(query)
         return Page(await self._overlaid(page), page.next)
 
@@ -186,7 +186,8 @@ class Runs:
         """
         session = self._session
         session.check_open()
-        ids = await session.hot.live.active(limit=limit)
+        leaving = session.recorder.overlay.is_leaving
+        ids = [id_ for id_ in await session.hot.live.active(limit=limit) if not leaving(id_)]
         found = await session.hot.live.get_many(ids)
         return [
             structure(Run, {"id": run_id, **live})

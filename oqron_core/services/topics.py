@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from oqron_core._names import check_many, check_name
-from oqron_core.exceptions import CorruptRecordError, InvalidValueError
+from oqron_core.exceptions import CorruptRecordError, InvalidValueError, StorageError
 from oqron_core.models import Control, Job, structure
 from oqron_core.models.group import Group
 from oqron_core.models.records import Message
@@ -28,6 +29,10 @@ from oqron_core.protocol.transitions import JOB
 
 __all__ = ["Topics"]
 
+log: logging.Logger = logging.getLogger("oqron.topics")
+
+_LOOKED_MOST: Final = 10_000
+
 
 class Topics:
     """
@@ -44,6 +49,8 @@ class Topics:
         self._orders = orders
         self._topology = Topology(session)
         self._lanes = Lanes(self._topology.heads, self._topology.follow)
+        # The queues of groups that were looked for here.
+        self._looked: set[str] = set()
         self._publishes: Coalescer[tuple[str, Outgoing], Message] = Coalescer(
             self._publish_together
         )
@@ -230,6 +237,8 @@ class Topics:
             worker: Who asks, for people; None for a name of this storage.
             wait: Seconds to wait where there is none; 0 for not at all.
 
+        A group that nobody has subscribed has nothing to claim; the log says so, once.
+
         Returns:
             Claims with ``message``; settle them here or as jobs. It is None where
             somebody else made a delivery that cannot be read.
@@ -259,12 +268,26 @@ class Topics:
             )
             for claim in claims:
                 claim.message = _delivered(claim, topic)
+            if not claims and queue not in self._looked:
+                await self._say_if_unknown(queue, topic, group)
             left = deadline - loop.time()
             if claims or left <= 0:
                 return claims
             if not await session.hot.broker.wait([queue], timeout=left):
                 deadline = loop.time()
         return []
+
+    async def _say_if_unknown(self, queue: str, topic: str, group: str) -> None:
+        """Say once, where a claim found nothing, that there is no such group (yet)."""
+        if len(self._looked) < _LOOKED_MOST:
+            try:
+                found = await self._topology.group(topic, group)
+            except StorageError:
+                return
+            self._looked.add(queue)
+            if found is None:
+                said = "topic %r has no group %r: it gets nothing before somebody subscribes it"
+                log.warning(said, topic, group)
 
     async def wait(self, topic: str, group: str, *, timeout: float) -> bool:
         """

@@ -252,14 +252,70 @@ def test_progress_is_dropped_before_an_end_is(monkeypatch: pytest.MonkeyPatch) -
                 for n in range(20):
                     handle.log("info", str(n))
             recorder = storage._session.recorder
-            assert recorder.unsent <= 120
-            assert recorder.dropped > 0
+            assert recorder.overlay.unsent <= 120
+            assert recorder.overlay.dropped > 0
             for handle in handles:
                 handle.finish()
             await storage.runs.flush()
             assert await storage.durable.count(Query(namespace="runs")) == 20
 
     asyncio.run(main())
+
+
+def test_history_does_not_wait_for_a_hot_plane_that_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What has ended is durable while the overlay has no answer, and leaves it afterwards."""
+
+    async def body(storage: Storage) -> None:
+        live = type(storage.hot.live)
+        merge, drop = live.merge_many, live.drop
+        asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def merge_late(plane: Any, changes: Any) -> Any:
+            asked.set()
+            await answers.wait()
+            return await merge(plane, changes)
+
+        async def drop_late(plane: Any, ids: Any) -> Any:
+            await answers.wait()
+            return await drop(plane, ids)
+
+        long = await storage.runs.start("long")
+        await until(lambda: storage.hot.live.get(long.id))
+        monkeypatch.setattr(live, "merge_many", merge_late)
+        monkeypatch.setattr(live, "drop", drop_late)
+        long.log("info", "still at it")
+        async with asyncio.timeout(10):
+            await asked.wait()
+
+        await storage.jobs.add("q", 1)
+        [claim] = await storage.jobs.claim("q")
+        await storage.jobs.complete(claim)
+        long.finish(None)
+        young = await storage.runs.start("young")
+
+        async def durable() -> bool:
+            found = await storage.durable.get("runs", [claim.run.id, long.id, young.id])
+            expected = ["completed", "completed", "running"]
+            return [None if row is None else row.value["status"] for row in found] == expected
+
+        await until(durable)
+        await storage.runs.flush()
+        assert await storage.hot.live.get(long.id) is not None
+        assert await storage.runs.active() == []
+        found = await storage.runs.get(long.id)
+        assert found is not None
+        assert found.status == "completed"
+
+        answers.set()
+
+        async def only_the_young() -> bool:
+            return await storage.hot.live.active() == [young.id]
+
+        await until(only_the_young)
+
+    run(body, runs={"write_every": 0.01, "durable_after": 0.02})
 
 
 def test_a_run_is_closed_though_its_row_appears_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,14 +373,14 @@ def test_what_waits_is_counted_to_zero(monkeypatch: pytest.MonkeyPatch, ends: st
                 handle.finish(None)
             await storage.runs.flush()
         await until(lambda: _none_waits(storage))
-        assert recorder.unsent == 0
+        assert recorder.overlay.unsent == 0
 
     run(body, runs={"write_every": 0.05, "max_logs": 5})
 
 
 async def _none_waits(storage: Storage) -> bool:
     recorder = storage._session.recorder
-    return not recorder.handles() and not recorder._dirty
+    return not recorder.handles() and not recorder.overlay._dirty
 
 
 def test_history_gives_way_to_the_next_claim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,8 +458,9 @@ def test_an_end_that_is_being_written_is_told_to_nobody(
 
         async def meanwhile(plane: Any, writes: Any, **said: Any) -> Any:
             if said.get("atomic") and not seen:
-                # The writer comes by, and finds that it has run for long enough.
-                await recorder._write_progress(all_of_it=True)
+                # The writers come by, and find that it has run for long enough.
+                await recorder.overlay.send()
+                await recorder._write_running()
                 row = (await plane.get("runs", [claim.run.id]))[0]
                 seen.append((row, await storage.hot.live.get(claim.run.id)))
                 if refused:

@@ -1135,7 +1135,8 @@ class ModeContract(ModeBase):
         await self.storage.jobs.add("q", 1, id="a")
         claim = await self.claim(lease_for=0.5)
         self.faults.down("hot.broker.nack")
-        await self.storage.jobs.fail(claim, "x", retry_in=1.5)
+        job = await self.storage.jobs.fail(claim, "x", retry_in=1.5)
+        assert not job.published
         self.faults.heal()
         await self.elapse(0.8)
         assert await self.idle()

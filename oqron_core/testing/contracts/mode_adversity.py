@@ -645,6 +645,67 @@ class AdversityContract(AdversityBase):
                 assert ("out" if run_ends == "completed" else None) == run.output
                 assert (end == "drop") == str(run.error).startswith("abandoned")
 
+    @pytest.mark.parametrize("first", ["answered", "unanswered"])
+    @pytest.mark.parametrize(
+        ("end", "job_ends", "run_ends"),
+        [
+            ("complete", "completed", "completed"),
+            ("complete_many", "completed", "completed"),
+            ("retry", "delayed", "failed"),
+            ("die", None, "failed"),
+            ("release", "waiting", "cancelled"),
+            ("delay", "delayed", "cancelled"),
+        ],
+    )
+    async def test_an_end_may_be_asked_for_again(
+        self, end: str, job_ends: str | None, run_ends: str, first: str
+    ) -> None:
+        """By who had no answer, or asks twice: it is the same end, and no lost lease."""
+        await self.storage.jobs.add("q", 1, id="a")
+        faults = Faults()
+        async with self.open(faults) as worker:
+            [claim] = await worker.jobs.claim("q", lease_for=60.0)
+            steps: dict[str, Callable[[], Awaitable[Any]]] = {
+                "complete": lambda: worker.jobs.complete(claim, "out"),
+                "complete_many": lambda: worker.jobs.complete_many([(claim, "out")]),
+                "retry": lambda: worker.jobs.fail(claim, "odd", retry_in=3600.0),
+                "die": lambda: worker.jobs.fail(claim, "odd", retry=False),
+                "release": lambda: worker.jobs.release(claim),
+                "delay": lambda: worker.jobs.release(claim, delay=3600.0),
+            }
+            if first == "answered":
+                await steps[end]()
+            else:
+                faults.fail("durable.write", when="after", times=None)
+                faults.down("durable.get")
+                faults.down("hot.broker.renew")
+                with pytest.raises(UnavailableError):
+                    await steps[end]()
+                faults.heal()
+            job = await self.storage.jobs.get("q", "a")
+            letter = await self.storage.dead_letters.get("q", "a")
+            # By the clock of the planes it is another instant now.
+            await self.elapse(0.01)
+
+            again = await steps[end]()
+
+            if end == "complete_many":
+                assert [True] == again
+            elif end in {"retry", "die"}:
+                known = job or letter
+                assert known is not None
+                assert (known.id, known.status, known.run_at, known.dead_at) == (
+                    *(again.id, again.status, again.run_at, again.dead_at),
+                )
+            assert job == await self.storage.jobs.get("q", "a")
+            assert letter == await self.storage.dead_letters.get("q", "a")
+            assert job_ends == (None if job is None else str(job.status))
+            assert not claim.lost
+            await worker.runs.flush()
+            assert run_ends == (await self.run_of(claim.run.id)).status
+            counts = await self.storage.hot.broker.counts("q")
+            assert 0 == counts.leased
+
     async def test_a_claim_that_is_answered_after_its_lease_is_not_handed_out(self) -> None:
         """Another has the job by then, and nothing is worked twice."""
         await self.storage.jobs.add("q", 1, id="a")

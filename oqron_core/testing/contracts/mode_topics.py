@@ -234,6 +234,21 @@ class TopicsContract(ModeBase):
         await topics.subscribe("t", "g", start="earliest")
         assert [1] == await self.drain()
 
+    async def test_a_group_that_nobody_subscribed_is_said(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Once, as its name may be mistyped; who subscribes it later gets what comes then."""
+        topics = self.storage.topics
+        await topics.subscribe("t", "mailer")
+        await topics.publish("t", 1)
+        with caplog.at_level("WARNING", "oqron.topics"):
+            assert [] == await topics.claim("t", "mialer")
+            assert [] == await topics.claim("t", "mialer")
+            assert [1] == await self.drain("mailer")
+            assert [] == await topics.claim("t", "mailer")
+        [said] = [record for record in caplog.records if record.name == "oqron.topics"]
+        assert "'mialer'" in said.getMessage()
+
     async def test_replay_delivers_again(self) -> None:
         """From a time or a message on, besides what is still to do."""
         topics = self.storage.topics
