@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import sys
 
 from collections.abc import Iterator
@@ -22,6 +24,18 @@ settings.load_profile("oqron")
 sys.path.append(str(Path(__file__).parent))
 
 pytest_plugins = ["fix_servers"]
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector off what stays: thousands of tests, and all that they import."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionstart() -> None:
+    """Let SIGINT arrive, here and in processes of tests, also where a shell ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

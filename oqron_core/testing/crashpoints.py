@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -328,18 +329,22 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
 @attrs.define
 class Explorer:
     """
-    Tries every crash point of a scenario.
+    Tries the crash points of a scenario.
 
     Attributes:
         world: Makes a fresh, empty world.
         parallel: How many points are tried at the same time; 1 where they share
             a clock.
         patience: Seconds after which a step counts as hanging.
+        sample: How many points are tried at most; None for all.
+        seed: Which ones.
     """
 
     world: Callable[[], World]
     parallel: int = 1
     patience: float = 60.0
+    sample: int | None = None
+    seed: str = "0"
 
     async def points(self, scenario: Scenario) -> list[CrashPoint]:
         """Run a scenario without faults, and list what it calls."""
@@ -356,7 +361,7 @@ class Explorer:
 
     async def explore(self, scenario: Scenario) -> int:
         """
-        Try every point of a scenario.
+        Try every point of a scenario, or a sample of them.
 
         Returns:
             How many points were tried.
@@ -365,6 +370,8 @@ class Explorer:
             AssertionError: An invariant does not hold; names the points.
         """
         points = await self.points(scenario)
+        if self.sample is not None and self.sample < len(points):
+            points = random.Random(f"{self.seed}-{scenario.name}").sample(points, self.sample)
         gate = asyncio.Semaphore(self.parallel)
 
         async def one(point: CrashPoint) -> str | None:

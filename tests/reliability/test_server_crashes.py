@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 
 from typing import ClassVar
 
-import attrs
 import pytest
 
 from fix_modes import MemoryPostgres, Redis, RedisPostgres, depth, seed
 
 from oqron_core.testing.contracts.crashes import OperationsContract, Worlds
-from oqron_core.testing.crashpoints import SCENARIOS, CrashPoint, Explorer, Scenario
+from oqron_core.testing.crashpoints import SCENARIOS, Explorer, Scenario
 
 
-SAMPLE = depth(4)
 ALL = os.environ.get("OQRON_TEST_CRASH_POINTS") == "all"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600 if ALL else 300)]
-
-
-@attrs.define
-class Sampler(Explorer):
-    """Tries some points of a scenario, always the same ones for a seed."""
-
-    async def points(self, scenario: Scenario) -> list[CrashPoint]:
-        """Give a sample; all of them where that was asked for."""
-        # Not super(): attrs makes the class anew, and loses that reference.
-        points = await Explorer.points(self, scenario)
-        if ALL or len(points) <= SAMPLE:
-            return points
-        return random.Random(f"{seed()}-{scenario.name}").sample(points, SAMPLE)
 
 
 class Crashes(Worlds):
@@ -45,11 +29,18 @@ class Crashes(Worlds):
     async def test_crash_points_leave_the_invariants_whole(self) -> None:
         """Died before, died after, refused, or done with the answer lost."""
         gate = asyncio.Semaphore(6)
+        explorer = Explorer(
+            self.world,
+            parallel=2,
+            patience=120.0,
+            sample=None if ALL else depth(4),
+            seed=seed(),
+        )
 
         async def explore(scenario: Scenario) -> str | None:
             async with gate:
                 try:
-                    tried = await Sampler(self.world, parallel=2, patience=120.0).explore(scenario)
+                    tried = await explorer.explore(scenario)
                 except AssertionError as error:
                     return str(error)
                 return None if tried >= 4 else f"{scenario.name}: has only {tried} points"

@@ -33,6 +33,7 @@ from oqron_memory import MemoryStore
 
 
 ALL = os.environ.get("OQRON_TEST_CRASH_POINTS") == "all"
+SEED = os.environ.get("OQRON_TEST_SEED", "0")
 
 
 class _InAFile(ModeBase):
@@ -135,12 +136,15 @@ class TestSqliteClients(_InAFile, ClientAdversityContract):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3600 if ALL else 300)
 class TestSqliteCrashes(_InAFile, CrashContract):
-    """Every crash point, in one file."""
+    """A sample of every scenario's crash points, or all of them, in one file."""
 
     mode = "sqlite"
+    hang_after = 3500.0 if ALL else 290.0
     parallel = 6
+    sample = None if ALL else 5
+    seed = SEED
 
 
 @pytest.mark.slow
@@ -151,7 +155,7 @@ class TestSqliteOperations(_InAFile, OperationsContract):
     mode = "sqlite"
     hang_after = 3500.0 if ALL else 290.0
     sample = None if ALL else 2
-    seed = os.environ.get("OQRON_TEST_SEED", "0")
+    seed = SEED
 
 
 @pytest.mark.slow

@@ -102,15 +102,24 @@ class CrashContract(Worlds):
     Attributes:
         parallel: How many crash points are tried at the same time, where time
             is real.
+        sample: How many points of a scenario are tried; None for all.
+        seed: Which ones.
     """
 
     hang_after: ClassVar[float] = 300.0
     parallel: ClassVar[int] = 12
+    sample: ClassVar[int | None] = None
+    seed: ClassVar[str] = "0"
 
     @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
     async def test_every_crash_point_leaves_the_invariants_whole(self, scenario: Scenario) -> None:
         """Died before, died after, refused, or done with the answer lost."""
-        explorer = Explorer(self.world, parallel=1 if self.manual_clock else self.parallel)
+        explorer = Explorer(
+            self.world,
+            parallel=1 if self.manual_clock else self.parallel,
+            sample=self.sample,
+            seed=self.seed,
+        )
 
         assert await explorer.explore(scenario) >= 4
 

@@ -595,15 +595,6 @@ class AdversityContract(AdversityBase):
         self, end: str, job_ends: str, run_ends: str
     ) -> None:
         """Its end was written, the worker heard nothing and gave up: history knows how it went."""
-        # What was there before is no garbage, and takes long to look at.
-        gc.collect()
-        gc.freeze()
-        try:
-            await self._drop_claims(end, job_ends, run_ends)
-        finally:
-            gc.unfreeze()
-
-    async def _drop_claims(self, end: str, job_ends: str, run_ends: str) -> None:
         ids = [f"{n}" for n in range(20)]
         await self.storage.jobs.add_many("q", [JobSpec(1, id=one) for one in ids])
         faults = Faults()
