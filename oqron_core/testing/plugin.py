@@ -133,6 +133,14 @@ class ContractReport:
         report.user_properties.append((_NOTE, note))
         return report
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let go of what a contract test has opened: pytest keeps its instance to the end."""
+        result = yield
+        if isinstance(item, pytest.Function) and _backend(item) is not None:
+            vars(item.instance).clear()
+        return result
+
     def _judge_skip(
         self, item: pytest.Item, note: dict[str, Any], report: pytest.TestReport
     ) -> None:

@@ -65,6 +65,35 @@ def test_the_contract_runs_beside_and_without_the_plugin(tmp_path: Path) -> None
     assert "oqron contract" not in result.stdout
 
 
+def test_what_a_test_has_opened_is_let_go(tmp_path: Path) -> None:
+    """Pytest keeps the instances of thousands of tests to the end, and not their planes."""
+    source = (
+        OUTSIDER
+        + """
+    async def prepare(self, stack):
+        await super().prepare(stack)
+        self.opened = Opened()
+        opened.append(weakref.ref(self.opened))
+
+
+class Opened:
+    pass
+
+
+opened = []
+
+
+def test_last():
+    gc.collect()
+    assert len(opened) > 5
+    assert {None} == {one() for one in opened}
+"""
+    )
+    result = run_pytest(tmp_path, "import gc\nimport weakref\n" + source, "-k", "lock or last")
+
+    assert 0 == result.returncode, result.stdout[-3000:]
+
+
 def test_failures_are_counted_and_explained(tmp_path: Path) -> None:
     """A broken backend is red, with the values that differ."""
     broken = (
