@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from oqron_core import open_storage
 from oqron_core.exceptions import (
     ClosedError,
     OqronError,
@@ -210,6 +211,37 @@ def test_out_of_memory_refuses_new_work_and_lets_work_finish(
 
     with servers.redis_server(binary=find_binary(version)) as server:
         asyncio.run(scenario(server))
+
+
+@pytest.mark.parametrize("behaviour", [None, "hold", "skip", "reject"])
+def test_queues_are_steered_while_memory_is_short(
+    own_redis: RedisServer, behaviour: str | None
+) -> None:
+    """Whoever sees that memory runs out can stop what fills it, and go on later."""
+
+    async def scenario() -> None:
+        options: dict[str, Any] = {"mode": "redis", "redis": {"url": own_redis.url}}
+        async with open_storage(project="full", environment="e", **options) as storage:
+            jobs, controls = storage.jobs, storage.controls
+            await jobs.add("q", 1, id="a")
+            own_redis.command("CONFIG", "SET", "maxmemory", "1")
+            for queue in ("q", "new"):
+                pause = await controls.pause("queue", queue, behaviour=behaviour, reason="full")
+                assert pause.paused
+            assert await jobs.claim("q") == []
+            assert await jobs.cancel("q", "a")
+            for queue in ("q", "new"):
+                assert not (await controls.resume("queue", queue)).paused
+            with pytest.raises(UnavailableError, match="maxmemory"):
+                await jobs.add("q", 2)
+            own_redis.command("CONFIG", "SET", "maxmemory", "0")
+            await jobs.add("q", 2, id="b")
+            assert ["b"] == [claim.id for claim in await jobs.claim("q")]
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        own_redis.command("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_a_paused_server_is_timed_out_and_then_served_again(

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import ConflictError, InvalidValueError
 from oqron_core.planes import Record, Write, WriteResult
+from oqron_core.taxonomy import RecordKind
 from oqron_redis._items import Encoder, Group, Item
 from oqron_redis._records import Fields, names_of, record_from, stored_of
 
@@ -156,7 +157,7 @@ class Batch:
         Give the keys and the arguments of the script.
 
         *spare* says whether it may go on when memory is short; by default what changes
-        or deletes records may.
+        or deletes records may, and control state, by which people steer.
 
         Raises:
             InvalidValueError: There are more than one step of Redis can take.
@@ -165,7 +166,7 @@ class Batch:
         words: list[bytes | int] = []
         keys: list[bytes] = []
         if spare is None:
-            spare = all(group.head[0] in {b"U", b"D"} for group in self._groups)
+            spare = all(map(self._may_go_on, self._groups))
         for group in self._groups:
             verb, namespace, *lists = group.head
             count = len(group.writes)
@@ -192,6 +193,11 @@ class Batch:
             reason = "has more fields than one atomic step of Redis can take; split it"
             raise InvalidValueError("writes", reason)
         return keys, arguments
+
+    def _may_go_on(self, group: Group) -> bool:
+        verb, namespace, *_ = group.head
+        steers = self._encoder.space(namespace).kind is RecordKind.CONTROL
+        return steers or verb in {b"U", b"D"}
 
     def results(self, answer: Sequence[Any]) -> list[WriteResult]:
         """Read the answer of the script; records are made when they are asked for."""
