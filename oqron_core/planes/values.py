@@ -545,7 +545,7 @@ class Filled(Mapping[str, Any]):
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-@attrs.frozen
+@attrs.frozen(weakref_slot=False)
 class Patch:
     """
     Change some top-level fields of a record that exists.

@@ -333,7 +333,8 @@ class Claiming:
         for (lease, job_id), run_id, result in zip(pairs, runs, results, strict=True):
             record = result.record
             if result.applied and record is not None:
-                await self._begin(lease, run_id, record, batch)
+                if not self._begin(lease, run_id, record, batch):
+                    await self._session.nack([lease], delay=_ASIDE_FOR)
             else:
                 others.append((lease, job_id, record))
         if others:
@@ -462,16 +463,19 @@ class Claiming:
                 continue
             if record.field("status") == "active":
                 await close_run_of(self._session, record, "failed", "lease lapsed", batch.now)
-            await self._begin(lease, mark.set["runId"], result.record, batch)
+            if not self._begin(lease, mark.set["runId"], result.record, batch):
+                await self._session.nack([lease], delay=_ASIDE_FOR)
         return changed
 
-    async def _begin(self, lease: Lease, run_id: str, record: Record, batch: _Batch) -> None:
+    def _begin(self, lease: Lease, run_id: str, record: Record, batch: _Batch) -> bool:
+        """Start a run; False where the job cannot be read, and is to be put aside."""
         try:
             batch.claims[record.id] = self._start(lease, run_id, record, batch)
         except CorruptRecordError:
             # One unreadable record must hold up neither the batch nor the queue.
             log.exception("a job cannot be read; it is put aside for a minute")
-            await self._session.nack([lease], delay=_ASIDE_FOR)
+            return False
+        return True
 
     def _start(self, lease: Lease, run_id: str, record: Record, batch: _Batch) -> Claim:
         kind, lanes = batch.ask.kind, batch.ask.lanes

@@ -19,6 +19,7 @@ from oqron_core._codec import (
     portable_text,
     portable_value,
 )
+from oqron_core._drafts import drafted
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes.values import Insert, LiveChange, Patch, Write
 from oqron_core.protocol.options import RunSettings
@@ -38,6 +39,8 @@ _FIELD_CHARS: Final = 4000
 _FIELD_TEXT: Final = 1000
 _SMALL: Final = 2**53
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
+# Ids of runs are checked where they are given.
+_make_insert: Final = drafted(Insert)
 
 
 class Sink(Protocol):
@@ -208,7 +211,12 @@ class RunHandle:
             if len(logs) >= settings.max_logs or self._log_chars > recorder.max_bytes // _LOG_SHARE:
                 self._cut_log()
                 return
-            text = portable_text(msg, limit=settings.max_log_chars)
+            # Most lines are plain and short: no call for these, there are many.
+            most = settings.max_log_chars
+            if type(msg) is str and len(msg) <= most and msg.isascii() and "\0" not in msg:
+                text = msg
+            else:
+                text = portable_text(msg, limit=most)
             entry: dict[str, Any] = {
                 "level": level
                 if type(level) is str and level in _LEVELS
@@ -439,7 +447,8 @@ class RunHandle:
     def write(self, expires_at: int | None) -> Write:
         """Give the write that puts the ended run into history."""
         if not self.in_history:
-            return Insert(RUNS, self.id, self.to_wire(), expires_at)
+            insert: Insert = _make_insert(RUNS, self.id, self.to_wire(), expires_at)
+            return insert
         # Whoever closed the row first has the last word.
         return Patch(
             RUNS,

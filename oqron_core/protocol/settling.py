@@ -123,8 +123,8 @@ class Settling:
             raise
         done = [settlement.error is None for settlement in settlements]
         for (claim, _), ended in zip(pairs, done, strict=True):
-            if ended:
-                await self._follow(claim)
+            if ended and claim.then is not None:
+                await claim.then(claim)
         return done
 
     def _completion(self, claim: Claim, output: Any, now: int) -> Settlement:

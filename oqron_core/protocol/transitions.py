@@ -125,6 +125,7 @@ def due_at(spec: JobSpec, now: int) -> int | None:
 # All that goes into them is checked with the template.
 _make_job: Final = drafted(Job)
 _make_insert: Final = drafted(Insert)
+_make_patch: Final = drafted(Patch)
 
 
 @attrs.frozen
@@ -326,7 +327,8 @@ def completed(
     """Build the end of a job that was done; *keep_for* 0 deletes it at once."""
     if keep_for == 0:
         return Delete(JOB + lease.queue, job_id, expect=_mine(lease))
-    return Patch(
+    # Where it is and when it goes was checked when it was claimed.
+    patch: Patch = _make_patch(
         JOB + lease.queue,
         job_id,
         set={
@@ -339,6 +341,7 @@ def completed(
         expect=_mine(lease),
         expires_at=_expiry(now, keep_for),
     )
+    return patch
 
 
 def _expiry(now: int, keep_for: float | None) -> int | None | Keep:
