@@ -180,13 +180,17 @@ class Recorder:
 
     async def _round(self) -> None:
         try:
-            while self._finished:
-                await self._give_way()
-                async with self._writing:
-                    if self._finished:
-                        await self._write_some()
-            await self._write_running()
-            await self._end_orphans()
+            while True:
+                if self._finished:
+                    await self._give_way()
+                    async with self._writing:
+                        if self._finished:
+                            await self._write_some()
+                # Also where some run ends all the time.
+                await self._write_running()
+                await self._end_orphans()
+                if not self._finished:
+                    return
         finally:
             self._wake_when_due()
 

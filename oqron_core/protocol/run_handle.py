@@ -106,7 +106,7 @@ class RunHandle:
         queue_name: The job's queue, or None.
         encoded_input: What it works on, as JSON text.
         in_history: For the writer: whether the durable plane has a row of it.
-        in_overlay: For the writer: whether the hot plane shows it.
+        in_overlay: For the writer: whether the hot plane may show it.
         owner: For the writer: the claim it belongs to, or None.
     """
 
@@ -126,6 +126,7 @@ class RunHandle:
         "_static",
         "_timeline",
         "_timeline_sent",
+        "_told",
         "attempt",
         "encoded_input",
         "id",
@@ -174,6 +175,7 @@ class RunHandle:
         self._timeline_sent = 0
         self.in_history: bool = False
         self.in_overlay: bool = False
+        self._told = False
         self.owner: weakref.ref[Any] | None = None
         self._log_chars = 0
 
@@ -459,9 +461,11 @@ class RunHandle:
         )
 
     def change(self) -> LiveChange:
-        """Give what the overlay does not have yet."""
+        """Give what the overlay does not have yet, to be sent."""
         fields: dict[str, Any] = {}
-        if not self.in_overlay:
+        # Sent without an answer it may be there all the same, or come late.
+        self.in_overlay = True
+        if not self._told:
             fields = {name: value for name, value in self.to_wire().items() if name not in _LISTS}
         elif self._progress_dirty:
             fields = {"progressPercent": self._progress}
@@ -483,7 +487,7 @@ class RunHandle:
         """
         logs, timeline = length
         fresh = max(0, logs - self._logs_sent)
-        self.in_overlay = True
+        self._told = True
         if "progressPercent" in change.fields:
             # It may have gone on while the change was on its way.
             self._progress_dirty = change.fields["progressPercent"] != self._progress

@@ -318,6 +318,48 @@ def test_history_does_not_wait_for_a_hot_plane_that_stands_still(
     run(body, runs={"write_every": 0.01, "durable_after": 0.02})
 
 
+def test_a_run_whose_progress_had_no_answer_is_taken_away() -> None:
+    """It may be in the overlay all the same, and nobody may see it there when it has ended."""
+    faults = Faults()
+
+    async def body(storage: Storage) -> None:
+        faults.fail("hot.live.merge_many", when="after")
+        handle = await storage.runs.start("r")
+        handle.log("info", "at work")
+        await until(lambda: storage.hot.live.get(handle.id))
+        handle.finish(None)
+        await storage.runs.flush()
+        assert await storage.hot.live.active() == []
+
+    run(body, runs={"write_every": 0.01}, wrap_hot=faults.wrap_hot)
+
+
+def test_a_long_run_is_shown_though_others_end_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is always an end to be written, and it is in history as running all the same."""
+
+    async def body(storage: Storage) -> None:
+        long = await storage.runs.start("long")
+        write = type(storage.durable).write
+
+        async def and_another(plane: Any, writes: Any, **said: Any) -> Any:
+            result = await write(plane, writes, **said)
+            (await storage.runs.start("short")).finish(None)
+            return result
+
+        monkeypatch.setattr(type(storage.durable), "write", and_another)
+        (await storage.runs.start("short")).finish(None)
+
+        async def is_shown() -> bool:
+            return (await storage.durable.get("runs", [long.id]))[0] is not None
+
+        await until(is_shown)
+        monkeypatch.undo()
+
+    run(body, runs={"durable_after": 0.05})
+
+
 def test_a_run_is_closed_though_its_row_appears_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever lost an attempt may be alive, and write its row just before it is closed."""
 
