@@ -71,8 +71,8 @@ class Claim:
         """Whether the lease is lost: it could not be renewed until it had lapsed."""
         self.unsure: bool = False
         """Whether its end was written, and had no answer."""
-        self.tried: tuple[tuple[str, Any], ...] = ()
-        """What was written to fail or release it, by what was called; the last few."""
+        self.tried: dict[str, Any] | None = None
+        """What was written to fail or release it and may have been done, by the call."""
         self.settled: bool = False
         """Whether it was completed, failed or released."""
         self.then: Callable[[Claim], Awaitable[None]] | None = None

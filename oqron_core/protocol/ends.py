@@ -10,7 +10,8 @@ from oqron_core.exceptions import ConflictError, InvalidValueError, LeaseLostErr
 from oqron_core.planes.joined import JoinedPlanes
 from oqron_core.planes.values import Delete, Insert, Lease, Write, WriteResult
 from oqron_core.protocol.coalesce import Coalescer
-from oqron_core.protocol.run_handle import RunHandle
+from oqron_core.protocol.run_handle import RUNS, RunHandle
+from oqron_core.protocol.transitions import DLQ
 
 
 if TYPE_CHECKING:
@@ -30,18 +31,20 @@ class Settlement:
     Attributes:
         write: The guarded write.
         lease: The lease that is acknowledged after it.
+        run_id: The run of the attempt.
         run: The run that ends with it, and its output, where both may be written in
             one step; else None.
         error: Why it was refused; None where it was not.
         unsure: Whether it was tried before, and had no answer.
     """
 
-    __slots__ = ("_end", "error", "lease", "run", "unsure", "write")
+    __slots__ = ("_end", "error", "lease", "run", "run_id", "unsure", "write")
 
     def __init__(
         self,
         write: Write,
         lease: Lease,
+        run_id: str,
         end: Callable[[WriteResult], LeaseLostError | None],
         run: tuple[RunHandle, Json] | None = None,
         *,
@@ -49,6 +52,7 @@ class Settlement:
     ) -> None:
         self.write: Write = write
         self.lease: Lease = lease
+        self.run_id: str = run_id
         self.run: tuple[RunHandle, Json] | None = run
         self.error: LeaseLostError | None = None
         self.unsure: bool = unsure
@@ -56,10 +60,16 @@ class Settlement:
 
     def answered(self, result: WriteResult) -> None:
         """Take the plane's answer: whatever ends with the job ends now."""
-        if self.unsure and isinstance(self.write, Delete) and result.record is None:
-            # A try that had no answer has ended the job, which then goes at once.
-            result.applied = True
         self.error = self._end(result)
+
+    def may_be_done(self, result: WriteResult) -> bool:
+        """Whether a try without an answer may have ended the job, which then went at once."""
+        return (
+            self.unsure
+            and not result.applied
+            and isinstance(self.write, Delete)
+            and result.record is None
+        )
 
 
 class Ends:
@@ -123,21 +133,42 @@ class Ends:
                 return done
         done = [False] * len(items)
         writes = [item.write for item in items]
-        if joined is None:
-            results = await session.write_many(writes)
-        else:
-            leases = [item.lease for item in items]
+        leases = [item.lease for item in items]
 
-            async def write() -> Sequence[WriteResult]:
-                nonlocal done
-                settled = await joined.settle(queue, writes, leases)
-                done = [*settled.acknowledged]
-                return settled.results
+        async def write() -> Sequence[WriteResult]:
+            nonlocal done
+            if joined is None:
+                return await session.durable.write(writes, returning=())
+            settled = await joined.settle(queue, writes, leases)
+            done = [*settled.acknowledged]
+            return settled.results
 
-            results = await session.write_patiently(writes, write)
+        async def unanswered() -> None:
+            for item in items:
+                item.unsure = True
+
+        results = await session.write_patiently(writes, write, unanswered, gone_is_done=False)
+        await self._own_up(items, results)
         for item, result in zip(items, results, strict=True):
             item.answered(result)
         return done
+
+    async def _own_up(self, items: Sequence[Settlement], results: Sequence[WriteResult]) -> None:
+        """
+        Find out which jobs that are gone were ended here, by a try without an answer.
+
+        Whoever else ended one left something behind: a dead letter, or the run of this
+        attempt, closed as lost or cancelled.
+        """
+        durable = self._session.durable
+        for item, result in zip(items, results, strict=True):
+            if not item.may_be_done(result):
+                continue
+            letters = await durable.get(DLQ + item.lease.queue, [item.write.id])
+            runs = await durable.get(RUNS, [item.run_id])
+            result.applied = letters[0] is None and (
+                runs[0] is None or runs[0].text("status") in {"running", "completed"}
+            )
 
     async def _write_whole(
         self,

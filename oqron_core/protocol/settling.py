@@ -38,7 +38,6 @@ W = TypeVar("W")
 WORTH_DIVIDING: Final = 50
 """How many jobs are divided, so that the loop and the planes work at the same time."""
 _PARTS: Final = 3
-_TRIED: Final = 4
 
 
 def part_of(count: int) -> int:
@@ -138,7 +137,9 @@ class Settling:
         )
         end = partial(self._end_completed, claim, encoded, refusal)
         run = None if refusal else (claim.run, encoded)
-        return Settlement(write, claim.lease, end, run, unsure=claim.unsure)
+        # A call before may have done the same.
+        unsure = claim.unsure or (claim.settled and claim.run.status == "completed")
+        return Settlement(write, claim.lease, claim.run.id, end, run, unsure=unsure)
 
     async def _follow(self, claim: Claim) -> None:
         if claim.then is not None:
@@ -182,17 +183,24 @@ class Settling:
     ) -> Job:
         text, trace = describe_error(error, self._session.settings.max_value_bytes)
         left = claim.attempt < claim.record.integer("maxAttempts", 1)
+        # History waits for no hot plane: the run ends as soon as its attempt has.
+        ended = partial(self._end_failed, claim, text, trace, None if retry else "discarded")
         if retry and left:
-            job = await self._retry(claim, text, trace, retry_in)
-        else:
-            reason = "attempts exhausted" if retry else "discarded"
-            job = await self._die(claim, text, trace, reason)
+            return await self._retry(claim, text, trace, retry_in, ended)
+        reason = "attempts exhausted" if retry else "discarded"
+        return await self._die(claim, text, trace, reason, ended)
+
+    def _end_failed(self, claim: Claim, text: str, trace: str | None, reason: str | None) -> None:
         claim.settled = True
-        claim.run.fail_text(text, trace, reason=None if retry else "discarded")
-        return job
+        claim.run.fail_text(text, trace, reason=reason)
 
     async def _retry(
-        self, claim: Claim, text: str, trace: str | None, retry_in: float | None
+        self,
+        claim: Claim,
+        text: str,
+        trace: str | None,
+        retry_in: float | None,
+        ended: Callable[[], None],
     ) -> Job:
         session = self._session
         if retry_in is None:
@@ -205,14 +213,22 @@ class Settling:
             claim.lease, claim.record, run_at=run_at, error=text, stacktrace=trace
         )
         done = await self._settle(claim, "fail", write)
-        told = await session.nack([claim.lease], delay=retry_in)
+        ended()
+        told = await session.nack([claim.lease], delay=_delay_of(done, now))
         job = structure(Job, {**claim.record.readable(), **done.set})
         object.__setattr__(job, "published", told)
         return job
 
-    async def _die(self, claim: Claim, text: str, trace: str | None, reason: str) -> Job:
+    async def _die(
+        self,
+        claim: Claim,
+        text: str,
+        trace: str | None,
+        reason: str,
+        ended: Callable[[], None],
+    ) -> Job:
         session = self._session
-        gone, letter = transitions.dead(
+        writes = transitions.dead(
             claim.record,
             queue=claim.lease.queue,
             expect={"status": "active", "leaseToken": claim.lease.token},
@@ -222,34 +238,30 @@ class Settling:
             stacktrace=trace,
             keep_for=session.settings.retention.dead_letters_for,
         )
-        tried = _tried(claim, "discard", (gone, letter))
+        _, letter = writes = _tried(claim, "discard", writes)
         try:
-            await self._patiently(claim, lambda: session.write_atomic([gone, letter]))
+            await self._try(claim, "discard", writes, lambda: session.write_atomic(writes))
         except ConflictError:
-            for writes in tried:
-                if await session.was_done(writes):
-                    break
-            else:
+            if not (_may_be_done(claim, "discard") and await session.was_done(writes)):
                 found = (await session.durable.get(JOB + claim.lease.queue, [claim.id]))[0]
                 raise self._refused(claim, WriteResult(applied=False, record=found)) from None
-        else:
-            writes = tried[0]
+        ended()
         await session.ack(claim.lease)
         await self._follow(claim)
-        return structure(Job, readable_fields(writes[-1].value))
+        return structure(Job, readable_fields(letter.value))
 
     async def release(self, claim: Claim, *, delay: float) -> None:
         """Give the job back; the attempt does not count."""
         ms = delay_ms(delay)
-        await self._to_the_end(self._release(claim, delay, ms))
+        await self._to_the_end(self._release(claim, ms))
 
-    async def _release(self, claim: Claim, delay: float, ms: int) -> None:
+    async def _release(self, claim: Claim, ms: int) -> None:
         now = await self._settle_time(claim)
         write = transitions.released(claim.lease, claim.id, run_at=now + ms if ms else None)
-        await self._settle(claim, "release", write)
+        done = await self._settle(claim, "release", write)
         claim.settled = True
         claim.run.cancel("released")
-        await self._session.nack([claim.lease], delay=delay)
+        await self._session.nack([claim.lease], delay=_delay_of(done, now))
 
     async def _settle_time(self, claim: Claim) -> int:
         time = self._session.durable_time
@@ -261,14 +273,30 @@ class Settling:
 
     async def _settle(self, claim: Claim, call: str, write: Patch) -> Patch:
         """Write an attempt's end; gives that which was done, now or by the same call before."""
-        tried = _tried(claim, call, write)
-        result = await self._patiently(claim, lambda: self._session.write(write))
-        if result.applied:
-            return write
-        for before in tried:
-            if transitions.shows(before, result.record):
-                return before
-        raise self._refused(claim, result)
+        write = _tried(claim, call, write)
+        result = await self._try(claim, call, write, lambda: self._session.write(write))
+        if not result.applied and not (
+            _may_be_done(claim, call) and transitions.shows(write, result.record)
+        ):
+            raise self._refused(claim, result)
+        return write
+
+    async def _try(
+        self, claim: Claim, call: str, writes: Any, step: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Do *step* patiently, and remember what it wrote, unless it was refused."""
+
+        async def once() -> T:
+            try:
+                result = await step()
+            except UnavailableError:
+                _remember(claim, call, writes)
+                raise
+            if not isinstance(result, WriteResult) or result.applied:
+                _remember(claim, call, writes)
+            return result
+
+        return await self._patiently(claim, once)
 
     async def _patiently(self, claim: Claim, step: Callable[[], Awaitable[T]]) -> T:
         """
@@ -334,14 +362,29 @@ class Settling:
         return error
 
 
-def _tried(claim: Claim, call: str, writes: W) -> list[W]:
+def _tried(claim: Claim, call: str, fresh: W) -> W:
     """
-    Give what one call of a claim tries now, and what it tried before, the last in front.
+    Give what this call has tried with the claim before, else what it would try now.
 
-    Any of it may have been done: by a try without an answer, or where it is called twice.
+    It may have been done, by a try without an answer or where somebody calls twice: the
+    same once more is the same end, at the same time, and no other.
     """
-    claim.tried = ((call, writes), *claim.tried[: _TRIED - 1])
-    return [tried for name, tried in claim.tried if name == call]
+    tried: W = fresh if claim.tried is None else claim.tried.get(call, fresh)
+    return tried
+
+
+def _may_be_done(claim: Claim, call: str) -> bool:
+    return claim.tried is not None and call in claim.tried
+
+
+def _remember(claim: Claim, call: str, writes: Any) -> None:
+    claim.tried = {**(claim.tried or {}), call: writes}
+
+
+def _delay_of(write: Patch, now: int) -> float:
+    """Give the seconds after *now* from which a job may be claimed again."""
+    run_at = write.set["runAt"]
+    return 0.0 if run_at is None else max(0, run_at - now) / 1000
 
 
 def _lose_if_lapsed(claim: Claim, now: float) -> None:

@@ -474,7 +474,9 @@ def shows(write: Write, record: Record | None) -> bool:
     if record is None:
         return False
     if isinstance(write, Insert):
-        return bool(record.field("createdAt") == write.value.get("createdAt"))
+        # Of a run, which may have been closed by somebody else, the status tells.
+        fields = ("createdAt",) if "createdAt" in write.value else ("status", "endedAt")
+        return all(record.field(name) == write.value.get(name) for name in fields)
     if isinstance(write, Patch):
         wanted: dict[str, Any] = dict(write.expect)
         wanted.update(write.set)

@@ -318,6 +318,49 @@ def test_history_does_not_wait_for_a_hot_plane_that_stands_still(
     run(body, runs={"write_every": 0.01, "durable_after": 0.02})
 
 
+def _after(event: asyncio.Event, call: Any) -> Any:
+    async def late(*args: Any, **said: Any) -> Any:
+        await event.wait()
+        return await call(*args, **said)
+
+    return late
+
+
+@pytest.mark.parametrize("end", ["retry", "die", "release", "complete"])
+def test_the_run_ends_with_its_job_whatever_the_hot_plane_does(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The lease is given back, or lapses, when the hot plane answers; history is written."""
+
+    async def body(storage: Storage) -> None:
+        answers = asyncio.Event()
+        broker = type(storage.hot.broker)
+        for name in ("ack", "nack"):
+            monkeypatch.setattr(broker, name, _after(answers, getattr(broker, name)))
+        await storage.jobs.add("q", 1)
+        [claim] = await storage.jobs.claim("q")
+        jobs = storage.jobs
+        ending = asyncio.ensure_future(
+            {
+                "retry": lambda: jobs.fail(claim, "odd"),
+                "die": lambda: jobs.fail(claim, "odd", retry=False),
+                "release": lambda: jobs.release(claim),
+                "complete": lambda: jobs.complete(claim),
+            }[end]()
+        )
+
+        async def is_there() -> bool:
+            row = (await storage.durable.get("runs", [claim.run.id]))[0]
+            return row is not None and row.value["status"] != "running"
+
+        await until(is_there)
+        assert not ending.done()
+        answers.set()
+        await ending
+
+    run(body)
+
+
 def test_a_run_whose_progress_had_no_answer_is_taken_away() -> None:
     """It may be in the overlay all the same, and nobody may see it there when it has ended."""
     faults = Faults()

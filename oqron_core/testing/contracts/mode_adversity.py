@@ -11,6 +11,7 @@ import time
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final, Literal
 
 import pytest
@@ -19,6 +20,7 @@ from oqron_core.exceptions import (
     CapabilityError,
     ClosedError,
     InvalidValueError,
+    LeaseLostError,
     UnavailableError,
 )
 from oqron_core.models import Job, JobSpec, Run
@@ -696,6 +698,136 @@ class AdversityContract(AdversityBase):
             assert run_ends == (await self.run_of(claim.run.id)).status
             counts = await self.storage.hot.broker.counts("q")
             assert 0 == counts.leased
+
+    @pytest.mark.parametrize("call", ["complete", "complete_many"])
+    @pytest.mark.parametrize("other", ["completed", "dead", "cancelled"])
+    async def test_a_late_end_is_refused_though_the_job_is_gone(
+        self, other: str, call: str
+    ) -> None:
+        """Where ends delete: that it is not there does not show that it was ended here."""
+        keep = {"completed_for": 0, "cancelled_for": 0}
+        faults = Faults()
+        async with self.open(faults, retention=keep) as late, self.open(retention=keep) as own:
+            await own.jobs.add("q", 1, id="a")
+            [claim] = await late.jobs.claim("q", lease_for=LAPSE)
+            if other == "cancelled":
+                assert await own.jobs.cancel("q", "a")
+            else:
+                await self.lapse()
+                taken: list[Claim] = []
+
+                async def is_taken() -> bool:
+                    taken.extend(await own.jobs.claim("q", lease_for=60.0))
+                    return bool(taken)
+
+                await self.until(is_taken)
+                if other == "completed":
+                    await own.jobs.complete(taken[0], "other")
+                else:
+                    await own.jobs.fail(taken[0], "other", retry=False)
+            faults.fail("durable.write", times=2)
+
+            if call == "complete_many":
+                assert [False] == await late.jobs.complete_many([(claim, "late")])
+            else:
+                with pytest.raises(LeaseLostError):
+                    await late.jobs.complete(claim, "late")
+            assert claim.lost
+            await late.runs.flush()
+            run = await self.run_of(claim.run.id)
+            assert run.status in {"failed", "cancelled"}
+            assert run.output is None
+
+    async def test_many_ends_that_delete_may_be_asked_for_again(self) -> None:
+        """Of a batch a part may have had no answer: all of it was ended, and says so."""
+        faults = Faults()
+        async with self.open(faults, retention={"completed_for": 0}) as storage:
+            await storage.jobs.add_many("q", [*range(60)])
+            claims = await storage.jobs.claim("q", limit=60, lease_for=60.0)
+            pairs = [(claim, None) for claim in claims]
+            faults.fail("durable.write", nth=2, when="after", times=None)
+            with pytest.raises(UnavailableError):
+                await storage.jobs.complete_many(pairs)
+            faults.heal()
+            assert [True] * 60 == await storage.jobs.complete_many(pairs)
+            assert [True] * 60 == await storage.jobs.complete_many(pairs)
+            await storage.jobs.complete(claims[0])
+            assert not any(claim.lost for claim in claims)
+            assert {0} == {*(await storage.jobs.counts("q")).values()}
+
+    @pytest.mark.parametrize("end", ["retry", "release"])
+    async def test_an_end_that_was_done_stays_as_it_was(self, end: str) -> None:
+        """However often it is asked for, and at whatever other time: it has the first one's."""
+        await self.storage.jobs.add("q", 1, id="a")
+        faults = Faults()
+        async with self.open(faults) as worker:
+            [claim] = await worker.jobs.claim("q", lease_for=60.0)
+            jobs = worker.jobs
+            steps: dict[str, Callable[[float], Awaitable[Any]]] = {
+                "retry": lambda delay: jobs.fail(claim, "odd", retry_in=delay),
+                "release": lambda delay: jobs.release(claim, delay=delay),
+            }
+            faults.fail("durable.write", when="after", times=None)
+            faults.down("durable.get")
+            faults.down("hot.broker.renew")
+            for _ in range(7):
+                with pytest.raises(UnavailableError):
+                    await steps[end](1.0)
+            faults.heal()
+            before = await self.storage.jobs.get("q", "a")
+            await steps[end](3600.0)
+            assert before == await self.storage.jobs.get("q", "a")
+            assert "delayed" == await self.state("a")
+            await self.elapse(1.1)
+
+            async def is_due() -> bool:
+                return bool(await self.storage.jobs.claim("q"))
+
+            await self.until(is_due)
+
+    @pytest.mark.parametrize("first", ["retry", "release"])
+    async def test_one_end_is_not_taken_for_another(self, first: str) -> None:
+        """Not even in one millisecond, and for one time."""
+        jobs = self.storage.jobs
+        for number in range(10):
+            await jobs.add("q", 1, id=f"{number}")
+            [claim] = await jobs.claim("q", lease_for=60.0)
+            ends: dict[str, Callable[[], Awaitable[Any]]] = {
+                "retry": partial(jobs.fail, claim, "odd", retry_in=3600.0),
+                "release": partial(jobs.release, claim, delay=3600.0),
+            }
+            await ends.pop(first)()
+            [second] = ends.values()
+            with pytest.raises(LeaseLostError):
+                await second()
+            job = await self.storage.jobs.get("q", claim.id)
+            assert job is not None
+            expected = (1, "odd") if first == "retry" else (0, None)
+            assert expected == (job.attempt_made, job.error)
+
+    async def test_a_dead_letter_is_that_of_who_held_the_lease(self) -> None:
+        """Both end it in one moment; the other is told, and does not believe it was them."""
+        for number in range(10):
+            await self.storage.jobs.add("q", 1, id=f"{number}")
+            async with self.open() as late:
+                [stale] = await late.jobs.claim("q", lease_for=LAPSE)
+                await self.lapse()
+                taken: list[Claim] = []
+
+                async def is_taken(taken: list[Claim] = taken) -> bool:
+                    taken.extend(await self.storage.jobs.claim("q", lease_for=60.0))
+                    return bool(taken)
+
+                await self.until(is_taken)
+                answers = await asyncio.gather(
+                    late.jobs.fail(stale, "late", retry=False),
+                    self.storage.jobs.fail(taken[0], "own", retry=False),
+                    return_exceptions=True,
+                )
+                assert isinstance(answers[0], LeaseLostError)
+            letter = await self.storage.dead_letters.get("q", f"{number}")
+            assert letter is not None
+            assert "own" == letter.error
 
     async def test_a_claim_that_is_answered_after_its_lease_is_not_handed_out(self) -> None:
         """Another has the job by then, and nothing is worked twice."""
