@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
-from oqron_core.exceptions import StorageError
+from oqron_core.exceptions import InvalidValueError, StorageError
 from oqron_core.planes.hot import LiveRuns
 from oqron_core.planes.values import LiveChange
 from oqron_core.protocol.background import BackgroundWriter
@@ -96,11 +96,12 @@ class Overlay:
             self.begun((self._writer.time(), handle))
 
     def _drop_oldest(self) -> None:
-        _, oldest = next(iter(self._dirty.values()))
+        _, oldest = self._dirty.pop(next(iter(self._dirty)))
         waiting = oldest.skip_unsent()
         self.unsent -= waiting
         self.dropped += waiting
-        del self._dirty[oldest.id]
+        # That it lasts is sent all the same: else it would look dead.
+        self._dirty[oldest.id] = (self._writer.time(), oldest)
 
     def settled(self, handle: RunHandle) -> None:
         """Send no more of a run that has ended."""
@@ -175,7 +176,7 @@ class Overlay:
             changes.extend(self._signs_of_life())
         if not changes:
             return
-        await self._live.merge_many(changes)
+        await self._merge_all(changes)
         with self._lock:
             for handle, change, length in zip(batch, changes, lengths, strict=False):
                 self.unsent -= handle.mark_sent(change, length)
@@ -183,6 +184,17 @@ class Overlay:
                     self._dirty.pop(handle.id, None)
             # One that ended meanwhile may have been written before the merge.
             self._take_away([h.id for h in batch if h.id not in self._handles])
+
+    async def _merge_all(self, changes: Sequence[LiveChange]) -> None:
+        """Merge changes; one that is refused must not cost the others, nor be tried again."""
+        try:
+            await self._live.merge_many(changes)
+        except InvalidValueError as error:
+            if len(changes) == 1:
+                log.error("run %s is not shown as it is: %s", changes[0].run_id, error)  # noqa: TRY400 - the error says it all
+                return
+            for change in changes:
+                await self._merge_all([change])
 
     async def _drop_ended(self) -> None:
         while self._ended:
@@ -207,7 +219,7 @@ class Overlay:
             return []
         self._touched_at = self._writer.time()
         return [
-            LiveChange(handle.id)
+            handle.sign_of_life()
             for handle in self._handles.values()
             if handle.in_overlay
             and not handle.ended

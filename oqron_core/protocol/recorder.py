@@ -375,14 +375,25 @@ class Recorder:
                 if handle.id in self._handles and not handle.in_history
             ]
             try:
-                await self._durable.write([write for _, write in still], returning=())
+                shown = await self._write_as_running(still)
             except BaseException:
                 with self.lock:
                     again = {handle.id: (limit, handle) for handle in batch if not handle.ended}
                     self._young = again | self._young
                 raise
-            for handle, _ in still:
+            for handle in shown:
                 handle.in_history = True
+
+    async def _write_as_running(self, pairs: Sequence[tuple[RunHandle, Insert]]) -> list[RunHandle]:
+        """Insert runs that go on; one that is refused must not cost the others."""
+        try:
+            await self._durable.write([write for _, write in pairs], returning=())
+        except InvalidValueError as error:
+            if len(pairs) == 1:
+                log.error("run %s is not in history before it ends: %s", pairs[0][0].id, error)  # noqa: TRY400 - the error says it all
+                return []
+            return [handle for pair in pairs for handle in await self._write_as_running([pair])]
+        return [handle for handle, _ in pairs]
 
     async def flush(self) -> None:
         """
@@ -418,19 +429,21 @@ class Recorder:
         return waiting
 
     async def _drain(self) -> None:
+        """Write what has ended until it is written; then, once, what is shown of the rest."""
         pause = 0.05
         while True:
             try:
+                # Behind the writer, which may have some of it in hand.
                 await self.write_finished()
-                await self.overlay.send()
+                break
             except StorageError as error:
-                log.warning("closing waits for a plane: %s", error)
+                log.warning("closing waits for the durable plane: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
-                if not self._finished:
-                    return
-            else:
-                return
+        try:
+            await self.overlay.send()
+        except StorageError as error:
+            log.warning("live runs are shown as they were: %s", error)
 
 
 def merged(

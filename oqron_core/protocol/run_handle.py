@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, final
 
@@ -34,10 +34,13 @@ _ERROR_LIMIT: Final = 20_000
 _LOG_SHARE: Final = 8
 """A log may have this share of the largest value, in characters: UTF-8 needs up to
 four bytes for one, JSON up to six for a control character."""
+_ENTRY_SHARE: Final = 32
+"""The same for one entry, which may come on top of it."""
 _ENTRY_CHARS: Final = 60
 _FIELD_CHARS: Final = 4000
 _FIELD_TEXT: Final = 1000
 _SMALL: Final = 2**53
+_SMALL_CHARS: Final = 20
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 # Ids of runs are checked where they are given.
 _make_insert: Final = drafted(Insert)
@@ -203,7 +206,8 @@ class RunHandle:
                 kept as it is.
             msg: The text; made portable, and cut if it is very long.
             **fields: Further portable values of the entry; what is not portable
-                is kept as text.
+                is kept as text. An entry has at most a 32nd of the largest value, in
+                characters; how many fields were left out for that is its ``fieldsCut``.
         """
         recorder = self._recorder
         with recorder.lock:
@@ -228,17 +232,7 @@ class RunHandle:
             }
             chars = len(text) + _ENTRY_CHARS
             if fields:
-                chars += _FIELD_CHARS * len(fields)
-                for name, value in fields.items():
-                    if name not in _plain_names:
-                        name = _plain_name(name)  # noqa: PLW2901 - made portable
-                    if name not in entry:
-                        # Small integers, the usual ones, need no closer look.
-                        entry[name] = (
-                            value
-                            if type(value) is int and -_SMALL < value < _SMALL
-                            else _portable_field(value)
-                        )
+                chars = _add_fields(entry, fields, chars, recorder.max_bytes // _ENTRY_SHARE)
             self._log_chars += chars
             logs.append(entry)
             recorder.changed(self, 1)
@@ -401,14 +395,19 @@ class RunHandle:
         self._logs_sent = len(self._logs)
         return waiting
 
-    def _volatile(self) -> dict[str, Any]:
+    def _lists(self) -> dict[str, Any]:
+        return {
+            "logs": encode_stored(self._logs) if self._logs else _EMPTY,
+            "timeline": encode_stored(self._timeline),
+        }
+
+    def _volatile(self, lists: Mapping[str, Any]) -> dict[str, Any]:
         ended = self._ended_at
         return {
             "status": self.status,
             "output": self._output,
             "progressPercent": 100 if self.status == "completed" else self._progress,
-            "logs": encode_stored(self._logs) if self._logs else _EMPTY,
-            "timeline": encode_stored(self._timeline),
+            **lists,
             "error": self._error,
             "endedAt": ended,
             "durationMs": None if ended is None else ended - self._started_at,
@@ -435,6 +434,9 @@ class RunHandle:
 
     def to_wire(self) -> dict[str, Any]:
         """Give the record as it is now; lists and objects may be `Json`."""
+        return self._wire(self._lists())
+
+    def _wire(self, lists: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "id": self.id,
             **self._static,
@@ -443,7 +445,7 @@ class RunHandle:
             "startedAt": self._started_at,
             "jobId": self.job_id,
             "queueName": self.queue_name,
-            **self._volatile(),
+            **self._volatile(lists),
         }
 
     def write(self, expires_at: int | None) -> Write:
@@ -455,7 +457,7 @@ class RunHandle:
         return Patch(
             RUNS,
             self.id,
-            set=self._volatile(),
+            set=self._volatile(self._lists()),
             expect={"status": "running"},
             expires_at=expires_at,
         )
@@ -466,12 +468,22 @@ class RunHandle:
         # Sent without an answer it may be there all the same, or come late.
         self.in_overlay = True
         if not self._told:
-            fields = {name: value for name, value in self.to_wire().items() if name not in _LISTS}
+            fields = self._wire({})
         elif self._progress_dirty:
             fields = {"progressPercent": self._progress}
         logs = self._logs[self._logs_sent :]
         timeline = self._timeline[self._timeline_sent :]
         return LiveChange(self.id, fields, logs, timeline)
+
+    def sign_of_life(self) -> LiveChange:
+        """
+        Give what says that it lasts.
+
+        With what it is, but for its input: a hot plane that was lost knows nothing of it.
+        """
+        fields = self._wire({})
+        del fields["input"]
+        return LiveChange(self.id, fields)
 
     @property
     def length(self) -> tuple[int, int]:
@@ -496,8 +508,6 @@ class RunHandle:
         return fresh
 
 
-_LISTS: Final = frozenset({"logs", "timeline"})
-
 # The same few names stand in every entry; each is looked at once.
 _plain_names: set[str] = set()
 _PLAIN_MOST: Final = 1024
@@ -508,6 +518,38 @@ def _plain_name(name: str) -> str:
     if plain == name and len(_plain_names) < _PLAIN_MOST:
         _plain_names.add(name)
     return plain
+
+
+def _add_fields(entry: dict[str, Any], fields: dict[str, Any], chars: int, most: int) -> int:
+    """Put fields into an entry of so many characters, up to *most*; gives how many it has."""
+    cut = 0
+    for name, value in fields.items():
+        if name not in _plain_names:
+            name = _plain_name(name)  # noqa: PLW2901 - made portable
+        if name in entry:
+            continue
+        # Small integers, the usual ones, need no closer look.
+        if type(value) is int and -_SMALL < value < _SMALL:
+            size = _SMALL_CHARS
+        else:
+            value = _portable_field(value)  # noqa: PLW2901 - likewise
+            size = _size_of(value)
+        size += len(name)
+        if chars + size > most:
+            cut += 1
+            continue
+        chars += size
+        entry[name] = value
+    if cut:
+        entry["fieldsCut"] = cut
+    return chars
+
+
+def _size_of(value: Any) -> int:
+    """Give about how many characters a portable value has."""
+    if type(value) is str:
+        return len(value) + 2
+    return len(encode_stored(value).data) if isinstance(value, (list, dict)) else _SMALL_CHARS
 
 
 def _portable_field(value: Any) -> Any:

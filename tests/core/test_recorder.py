@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from oqron_core import LeaseLostError, Query, Storage, UnavailableError, open_storage
+from oqron_core import (
+    InvalidValueError,
+    LeaseLostError,
+    Query,
+    Storage,
+    UnavailableError,
+    open_storage,
+)
 from oqron_core.planes import Insert, Patch
 from oqron_core.protocol.ending import close_run
 from oqron_core.testing.faults import Faults
@@ -316,6 +323,145 @@ def test_history_does_not_wait_for_a_hot_plane_that_stands_still(
         await until(only_the_young)
 
     run(body, runs={"write_every": 0.01, "durable_after": 0.02})
+
+
+def test_close_waits_for_what_the_writer_has_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is time nothing that has ended is given up."""
+
+    async def main() -> None:
+        async with open_storage(mode="memory", close_timeout=60.0) as storage:
+            durable = type(storage.durable)
+            write = durable.write
+            tries = 0
+
+            async def slow(plane: Any, writes: Any, **said: Any) -> Any:
+                nonlocal tries
+                tries += 1
+                await asyncio.sleep(0.1)
+                if tries < 8:
+                    msg = "down"
+                    raise UnavailableError(msg)
+                return await write(plane, writes, **said)
+
+            monkeypatch.setattr(durable, "write", slow)
+            # So that the writer is there while closing waits, and takes it in hand.
+            monkeypatch.setattr("oqron_core.protocol.background._FIRST_PAUSE", 0.01)
+            for _ in range(50):
+                (await storage.runs.start("x")).finish(None)
+        assert storage.unwritten == 0
+
+    asyncio.run(main())
+
+
+def test_an_entry_of_a_log_is_bounded_by_what_is_in_it() -> None:
+    """Small fields cost little; large ones are left out, and counted."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("r")
+        for number in range(500):
+            handle.log("info", "row", number=number, name=f"name {number}", ok=True, where=[1, 2])
+        handle.finish(None)
+        large = await storage.runs.start("r")
+        large.log("info", "rows", **{f"field{n}": "x" * 900 for n in range(400)})
+        large.log("info", "next", n=1)
+        large.finish(None)
+        await storage.runs.flush()
+
+        found = await storage.runs.get(handle.id)
+        assert found is not None
+        assert 500 == len(found.logs)
+        assert (499, [1, 2]) == (found.logs[-1]["number"], found.logs[-1]["where"])
+        found = await storage.runs.get(large.id)
+        assert found is not None
+        rows, after = found.logs
+        kept = [name for name in rows if name.startswith("field") and name != "fieldsCut"]
+        assert 400 == len(kept) + rows["fieldsCut"]
+        assert 20 < len(kept) < 40
+        assert 1 == after["n"]
+
+    run(body, max_value_bytes=1024 * 1024)
+
+
+def test_a_run_that_is_refused_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where it is shown nor in history, and it is not tried for ever."""
+
+    async def body(storage: Storage) -> None:
+        live, durable = type(storage.hot.live), type(storage.durable)
+        merge, write = live.merge_many, durable.write
+        bad = await storage.runs.start("bad")
+
+        async def merge_many(plane: Any, changes: Any) -> Any:
+            if any(change.run_id == bad.id for change in changes):
+                raise InvalidValueError("value", "is too large")
+            return await merge(plane, changes)
+
+        async def write_many(plane: Any, writes: Any, **said: Any) -> Any:
+            if any(one.id == bad.id and one.value["status"] == "running" for one in writes):
+                raise InvalidValueError("value", "is too large")
+            return await write(plane, writes, **said)
+
+        monkeypatch.setattr(live, "merge_many", merge_many)
+        monkeypatch.setattr(durable, "write", write_many)
+        good = [await storage.runs.start("good") for _ in range(3)]
+        for handle in (bad, *good):
+            handle.log("info", "at work")
+        names = {handle.id for handle in good}
+
+        async def are_there() -> bool:
+            rows = await storage.durable.get("runs", [*names])
+            return None not in rows and names == {*await storage.hot.live.active()}
+
+        await until(are_there)
+        bad.finish(None)
+        await storage.runs.flush()
+        found = await storage.runs.get(bad.id)
+        assert found is not None
+        assert "completed" == found.status
+
+    run(body, runs={"write_every": 0.02, "durable_after": 0.05})
+
+
+def test_a_run_is_shown_though_the_buffer_is_full() -> None:
+    """What is dropped is a line of a log, never that it lasts."""
+    faults = Faults()
+
+    async def body(storage: Storage) -> None:
+        faults.down("hot.live.*")
+        quiet = await storage.runs.start("quiet")
+        noisy = await storage.runs.start("noisy")
+        for n in range(300):
+            noisy.log("info", str(n))
+        assert storage._session.recorder.overlay.dropped > 0
+        faults.heal()
+
+        async def are_shown() -> bool:
+            return {quiet.id, noisy.id} == {*await storage.hot.live.active()}
+
+        await until(are_shown)
+
+    run(body, runs={"buffer": 50, "write_every": 0.02}, wrap_hot=faults.wrap_hot)
+
+
+def test_a_run_comes_back_where_the_hot_plane_was_lost() -> None:
+    """Its next sign of life says what it is."""
+
+    async def body(storage: Storage) -> None:
+        handle = await storage.runs.start("long", module="reports", input={"n": 1})
+        handle.log("info", "at work")
+        await until(lambda: storage.hot.live.get(handle.id))
+        await storage.hot.live.drop([handle.id])
+
+        async def is_back() -> bool:
+            return [(run.id, run.name, run.module) for run in await storage.runs.active()] == [
+                (handle.id, "long", "reports")
+            ]
+
+        await until(is_back)
+        found = await storage.runs.get(handle.id)
+        assert found is not None
+        assert {"n": 1} == found.input
+
+    run(body, runs={"write_every": 0.02, "stale_after": 1.0})
 
 
 def _after(event: asyncio.Event, call: Any) -> Any:
