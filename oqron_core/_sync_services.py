@@ -2145,9 +2145,18 @@ class SyncTopics:
         """
         Remove a group with the deliveries that wait; False where there is none.
 
-        What is being worked on is worked on to its end.
+        What is being worked on is worked on to its end. A pause of the group goes with
+        it, so one of the same name begins anew.
         """
         return self._portal.call(self._service.unsubscribe, topic, group)
+
+    def delivery_queue(self, topic: str, group: str) -> str:
+        """
+        Name the queue that holds the deliveries of a group.
+
+        By it `DeadLetters` and `Jobs.counts` know them.
+        """
+        return self._service.delivery_queue(topic, group)
 
     def groups(self, topic: str) -> list[Group]:
         """Read the groups of a topic, by name."""

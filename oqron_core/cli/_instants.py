@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from datetime import UTC, datetime
@@ -10,20 +11,23 @@ from typing import Final
 import click
 
 from oqron_core._clock import Clock, SystemClock
+from oqron_core.cli._durations import duration
 
 
 __all__ = ["parse_since"]
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_INSTANT: Final = 10**11
+"""From here on a number is an instant, of 1973 or later, and no age: 3,000 years."""
 
 
 def parse_since(text: str, clock: Clock | None = None) -> int:
     """
-    Read an instant: ``15m`` ago, an ISO 8601 time, or milliseconds since the epoch.
+    Read an instant: an age, an ISO 8601 time, or milliseconds since the epoch.
 
     Args:
-        text: What was given; a time without a zone is UTC.
-        clock: What ``15m`` counts back from; None for the time of day.
+        text: What was given. An age is a duration, as ``15m``, or seconds; a time
+            without a zone is UTC.
+        clock: What an age counts back from; None for the time of day.
 
     Returns:
         Milliseconds since the epoch.
@@ -31,12 +35,10 @@ def parse_since(text: str, clock: Clock | None = None) -> int:
     Raises:
         click.BadParameter: None of these.
     """
-    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if ago:
-        now = (clock or SystemClock()).now()
-        return now - int(ago[1]) * _UNITS[ago[2]] * 1000
-    if re.fullmatch(r"\d{1,18}", text):
+    if re.fullmatch(r"\d{1,18}", text) and int(text) >= _INSTANT:
         return int(text)
+    with contextlib.suppress(click.BadParameter):
+        return (clock or SystemClock()).now() - round(duration(text) * 1000)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

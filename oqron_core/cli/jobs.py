@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from oqron_core.cli._bulk import add_lines
+from oqron_core.cli._durations import duration
 from oqron_core.cli._invocation import (
     Invocation,
     common_options,
@@ -53,7 +54,9 @@ def jobs() -> None:
 @click.argument("queue")
 @click.argument("data", required=False)
 @click.option("--id", "job_id", help="The id; a new one without it.")
-@click.option("--delay", type=float, help="Seconds until it may be claimed.")
+@click.option(
+    "--delay", type=duration, metavar="DURATION", help="How long until it may be claimed: 90, 15m."
+)
 @click.option("--priority", type=int, default=0, show_default=True, help="Lower is sooner.")
 @click.option(
     "--max-attempts", type=int, default=3, show_default=True, help="1 means at most once."

@@ -20,7 +20,7 @@ from oqron_core.protocol.claims import Claim
 from oqron_core.protocol.coalesce import Coalescer
 from oqron_core.protocol.lanes import queue_of
 from oqron_core.protocol.orders import Orders
-from oqron_core.protocol.pauses import set_queue_paused
+from oqron_core.protocol.pauses import queue_control, set_queue_paused
 from oqron_core.protocol.reading import message_of
 from oqron_core.protocol.session import Session
 from oqron_core.protocol.topics import GROUPS, MESSAGES, Outgoing, Topology, outgoing
@@ -183,12 +183,24 @@ class Topics:
         """
         Remove a group with the deliveries that wait; False where there is none.
 
-        What is being worked on is worked on to its end.
+        What is being worked on is worked on to its end. A pause of the group goes with
+        it, so one of the same name begins anew.
         """
         self._session.check_open()
-        check_name("topic", topic)
-        check_name("group", group)
-        return await self._topology.leave(topic, group)
+        queue = queue_of(check_name("topic", topic), check_name("group", group))
+        left = await self._topology.leave(topic, group)
+        control = await queue_control(self._session, queue) if left else None
+        if control is not None and control.paused:
+            await set_queue_paused(self._session, queue, paused=False, reason=None)
+        return left
+
+    def delivery_queue(self, topic: str, group: str) -> str:
+        """
+        Name the queue that holds the deliveries of a group.
+
+        By it `DeadLetters` and `Jobs.counts` know them.
+        """
+        return queue_of(check_name("topic", topic), check_name("group", group))
 
     async def groups(self, topic: str) -> list[Group]:
         """Read the groups of a topic, by name."""

@@ -523,7 +523,7 @@ def test_adding_a_taken_id_changes_nothing_and_says_so(on_redis: Invoke) -> None
 def test_lists_go_on_where_the_page_before_ended(on_redis: Invoke) -> None:
     """The cursor of a page is what --after takes."""
     for number in range(5):
-        on_redis("jobs", "add", "q", str(number), "--id", f"job-{number}", "--delay", "60")
+        on_redis("jobs", "add", "q", str(number), "--id", f"job-{number}", "--delay", "1m")
 
     seen: list[str] = []
     after: list[str] = []
@@ -628,7 +628,8 @@ def test_since_takes_ages_times_and_milliseconds(on_redis: Invoke, project: str)
         return len(document(found)["items"])
 
     assert made["runs"] == count("10m") == count(str(started - 1000)) == count("2001-01-01")
-    assert 0 == count("2999-01-01T00:00")
+    assert made["runs"] == count("600") == count("0.5h")
+    assert 0 == count("2999-01-01T00:00") == count("0")
 
 
 def test_a_dry_run_counts_what_a_prune_then_deletes(

@@ -278,6 +278,17 @@ def test_the_printed_sql_is_what_is_applied(database: str, tmp_path: Path) -> No
     assert () == run(apply_schema(settings)).steps
 
 
+def test_the_printed_sql_begins_behind_the_version_that_is_there() -> None:
+    """Nothing follows the newest one, and one beyond it is a mistake."""
+    settings = settings_of("postgresql://x")
+    assert "CREATE TABLE" in schema_sql(settings)
+    assert f"nothing follows schema version {SCHEMA_VERSION}" in schema_sql(
+        settings, since=SCHEMA_VERSION
+    )
+    with pytest.raises(InvalidValueError, match="since"):
+        schema_sql(settings, since=SCHEMA_VERSION + 1)
+
+
 def test_the_ranges_of_namespaces_are_those_of_the_taxonomy() -> None:
     """A kind that is looked for in a range of the key is all there."""
     for kind, (first, end) in NAMESPACES.items():

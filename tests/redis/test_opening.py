@@ -99,6 +99,18 @@ def test_no_secret_shows_in_settings_or_errors(caplog: pytest.LogCaptureFixture)
     assert "s3cret" not in caplog.text
 
 
+def test_a_database_that_the_server_does_not_have_is_named(redis: RedisServer) -> None:
+    """By the setting that is to be mended, and not by the driver's class."""
+
+    async def scenario() -> None:
+        async with BACKEND.connect(RedisSettings(url=redis.url, database=9999)) as store:
+            with pytest.raises(ConfigError, match=r"redis\.database"):
+                async with open_hot(store, PlaneContext(Scope("p", "e"))):
+                    pass
+
+    asyncio.run(scenario())
+
+
 def test_a_url_with_tls_makes_tls_connections() -> None:
     """And user, password and database of the settings win over the URL's."""
 

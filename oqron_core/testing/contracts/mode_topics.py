@@ -300,6 +300,29 @@ class TopicsContract(ModeBase):
         await topics.publish("t", 3)
         assert [3] == await self.drain()
 
+    async def test_a_pause_goes_with_its_group(self) -> None:
+        """One of the same name begins anew; without a group there is nothing to resume."""
+        topics = self.storage.topics
+        await topics.subscribe("t", "g")
+        await topics.pause("t", "g", reason="late")
+        assert await topics.unsubscribe("t", "g")
+        await topics.subscribe("t", "g")
+        await topics.publish("t", 1)
+        assert [1] == await self.drain()
+
+    async def test_dead_letters_of_a_group_are_found_by_the_name_of_its_queue(self) -> None:
+        """Also its deliveries are counted by it."""
+        topics = self.storage.topics
+        await topics.subscribe("t", "g")
+        await topics.publish_many("t", [1, 2])
+        queue = topics.delivery_queue("t", "g")
+        [claim] = await topics.claim("t", "g")
+        await topics.fail(claim, "odd", retry=False)
+
+        [letter] = await self.storage.dead_letters.query(queue)
+        assert claim.id == letter.id
+        assert 1 == (await self.storage.jobs.counts(queue))["waiting"]
+
     async def test_a_lost_hot_plane_costs_no_delivery_and_no_order(self) -> None:
         """Rebuilding makes every lane claimable again, heads first."""
         topics = self.storage.topics

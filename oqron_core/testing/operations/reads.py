@@ -43,6 +43,7 @@ LOCAL: Final = {
     "logs.close": "is a part of closing the storage",
     "logs.handler": "gives a handler that writes lines",
     "logs.keep": "sets what this process keeps",
+    "topics.delivery_queue": "makes a name",
 }
 """What touches no plane when it is called, and why that is all."""
 

@@ -19,7 +19,7 @@ import psycopg
 
 from psycopg.rows import tuple_row
 
-from oqron_core.exceptions import SchemaError
+from oqron_core.exceptions import InvalidValueError, SchemaError
 from oqron_postgres._connection import PostgresConnection, raw_connection
 from oqron_postgres._links import PsycopgLink
 from oqron_postgres._sqltext import Names, Statement, quote_identifier, quote_literal
@@ -272,7 +272,15 @@ def schema_sql(settings: PostgresSettings, *, since: int = 0) -> str:
     Args:
         settings: Of which only the schema and the prefix matter.
         since: The version that is there already; 0 for none.
+
+    Raises:
+        InvalidValueError: There is no such version.
     """
+    if since > SCHEMA_VERSION:
+        reason = f"must be at most {SCHEMA_VERSION}, the newest version here, not {since}"
+        raise InvalidValueError("since", reason)
+    if since == SCHEMA_VERSION:
+        return f"-- oqron-postgres: nothing follows schema version {SCHEMA_VERSION}.\n"
     names = Names.of(settings)
     parts = [f"-- oqron-postgres, schema version {SCHEMA_VERSION}.", "BEGIN;"]
     if since == 0:

@@ -179,4 +179,11 @@ def not_connected(error: BaseException, at: str) -> OqronError:
     """
     if isinstance(error, (TimeoutError, driver.TimeoutError)):
         return _unreachable(error, at=at)
+    if isinstance(error, driver.ResponseError) and "DB index" in str(error):
+        ours = ConfigError(
+            "redis: the server has no database of that number; mend redis.database, or the end "
+            "of redis.url"
+        )
+        ours.__cause__ = error
+        return ours
     return translate(error, at)
