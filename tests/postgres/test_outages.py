@@ -297,6 +297,28 @@ def test_closing_on_a_frozen_server_is_bounded(server: PostgresServer, prefix: s
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("statement_timeout", [600.0, None])
+def test_who_waits_for_a_frozen_server_is_told_when_the_storage_closes(
+    server: PostgresServer, prefix: str, statement_timeout: float | None
+) -> None:
+    """Not when the statement would have been given up, long after."""
+
+    async def main() -> None:
+        options: Any = {"statement_timeout": statement_timeout, "pool_timeout": 600.0}
+        async with opened(server.url(), prefix, pool_size=2, **options) as plane:
+            await plane.now()
+            server.pause()
+            calls = [asyncio.ensure_future(plane.now()) for _ in range(4)]
+            await asyncio.sleep(0.2)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {ClosedError} == {type(answer) for answer in answers}
+
+    try:
+        run(main())
+    finally:
+        server.resume()
+
+
 def _open_files() -> int:
     """Count them, where the system tells."""
     folder = Path("/proc/self/fd")

@@ -207,6 +207,7 @@ class PostgresConnection:
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._deadlines: set[asyncio.Timeout] = set()
         # Counts failures: a connection from before the last one is tested when it is lent.
         self._generation = 0
         self._waiting: set[asyncio.Future[BaseException]] = set()
@@ -257,6 +258,9 @@ class PostgresConnection:
         self._closed = True
         if os.getpid() != self._pid:
             return
+        for deadline in self._deadlines:
+            # Who waits for an answer is told so now.
+            deadline.reschedule(self._loop.time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN + 1.0):
                 await self._pool.close(timeout=CLOSE_WITHIN)
@@ -320,15 +324,7 @@ class PostgresConnection:
     async def _checkout_in_time(self, first: _Connection | None) -> _Connection:
         # The pool's own limit does not count what a frozen server makes a test take.
         limit = self.settings.pool_timeout + _GRACE
-        deadline = asyncio.timeout(limit)
-        try:
-            async with deadline:
-                return await self._checkout(first)
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            msg = f"PostgreSQL did not answer within {limit:g} s at {address(self.settings)}"
-            raise TimedOutError(msg) from error
+        return await self._within(limit, self._checkout(first), limit)
 
     async def _checkout(self, first: _Connection | None) -> _Connection:
         # The pool's own check would wait a second between two dead connections; here
@@ -408,19 +404,27 @@ class PostgresConnection:
 
     # --- work ---
 
-    async def _in_time(self, work: Awaitable[_T]) -> _T:
+    def _in_time(self, work: Awaitable[_T]) -> Awaitable[_T]:
         limit = self.settings.statement_timeout
-        if limit is None:
-            return await work
-        deadline = asyncio.timeout(limit + _GRACE)
+        return self._within(None if limit is None else limit + _GRACE, work, limit)
+
+    async def _within(self, seconds: float | None, work: Awaitable[_T], said: float | None) -> _T:
+        """Wait for *work* for so many seconds, *said* in the error, or until we are closed."""
+        deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
+                self._deadlines.add(deadline)
                 return await work
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            msg = f"PostgreSQL did not answer within {limit:g} s"
+            if self._closed:
+                msg = "the storage was closed before there was an answer; it may have been done"
+                raise ClosedError(msg) from error
+            msg = f"PostgreSQL did not answer within {said:g} s at {address(self.settings)}"
             raise TimedOutError(msg) from error
+        finally:
+            self._deadlines.discard(deadline)
 
     async def run(
         self,
