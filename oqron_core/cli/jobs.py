@@ -181,7 +181,9 @@ def list_jobs(
             return await storage.jobs.query(queue, status=status, limit=limit, after=after)
 
     page = run_async(read())
-    print_page(page, _COLUMNS, _row, empty=f"the queue {queue!r} has no such job", as_json=as_json)
+    of_status = "" if status is None else f" with the status {status}"
+    empty = f"no jobs{of_status} in the queue {queue!r}"
+    print_page(page, _COLUMNS, _row, empty=empty, as_json=as_json)
 
 
 _ALWAYS = frozenset({"waiting", "delayed", "active", "completed"})

@@ -51,7 +51,7 @@ def list_runs(
             return await storage.runs.query(since=instant, **wanted)
 
     page = run_async(read())
-    print_page(page, RUN_COLUMNS, run_row, empty="there is no such run", as_json=as_json)
+    print_page(page, RUN_COLUMNS, run_row, empty="no runs found", as_json=as_json)
 
 
 @runs.command()
