@@ -129,14 +129,18 @@ def test_every_job_ends_once_though_workers_come_and_go(crew: Crew, count: int) 
             specs.append(JobSpec(data, priority=n % 3, max_attempts=4))
         await storage.jobs.add_many("mixed", specs)
 
-    crew.run(fill)
     first, second = [crew.start("worker", "worker_apps", "--concurrency", "40") for _ in range(2)]
+    crew.until(lambda: 2 == crew.logs().count("working on"))
+    crew.run(fill)
     crew.until(lambda: len(crew.lines("end")) > 150)
+    # Both at once: while one of them ends the other would work off the rest.
     first.send_signal(signal.SIGTERM)
-    assert 0 == first.wait(30), crew.logs()
     second.kill()
     second.wait()
+    assert 0 == first.wait(30), crew.logs()
     third = crew.start("worker", "worker_apps", "--concurrency", "40")
+    # A process that has not begun yet knows no SIGTERM.
+    crew.until(lambda: 3 == crew.logs().count("working on"))
 
     async def over(storage: Storage) -> bool:
         counts = await storage.jobs.counts("mixed")
