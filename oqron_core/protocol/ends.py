@@ -161,14 +161,17 @@ class Ends:
         attempt, closed as lost or cancelled.
         """
         durable = self._session.durable
+        by_queue: dict[str, list[tuple[Settlement, WriteResult]]] = {}
         for item, result in zip(items, results, strict=True):
-            if not item.may_be_done(result):
-                continue
-            letters = await durable.get(DLQ + item.lease.queue, [item.write.id])
-            runs = await durable.get(RUNS, [item.run_id])
-            result.applied = letters[0] is None and (
-                runs[0] is None or runs[0].text("status") in {"running", "completed"}
-            )
+            if item.may_be_done(result):
+                by_queue.setdefault(item.lease.queue, []).append((item, result))
+        for queue, doubtful in by_queue.items():
+            letters = await durable.get(DLQ + queue, [item.write.id for item, _ in doubtful])
+            runs = await durable.get(RUNS, [item.run_id for item, _ in doubtful])
+            for (_, result), letter, run in zip(doubtful, letters, runs, strict=True):
+                result.applied = letter is None and (
+                    run is None or run.text("status") in {"running", "completed"}
+                )
 
     async def _write_whole(
         self,

@@ -217,12 +217,7 @@ class RunHandle:
             if len(logs) >= settings.max_logs or self._log_chars > recorder.max_bytes // _LOG_SHARE:
                 self._cut_log()
                 return
-            # Most lines are plain and short: no call for these, there are many.
-            most = settings.max_log_chars
-            if type(msg) is str and len(msg) <= most and msg.isascii() and "\0" not in msg:
-                text = msg
-            else:
-                text = portable_text(msg, limit=most)
+            text = portable_text(msg, limit=settings.max_log_chars)
             entry: dict[str, Any] = {
                 "level": level
                 if type(level) is str and level in _LEVELS
