@@ -122,16 +122,13 @@ class Claiming:
         while True:
             self._check_closing()
             # A caller that is cancelled in the middle must neither leave leases nor
-            # burn an attempt: the step runs to its end, and what nobody takes is
-            # released.
+            # burn an attempt: what nobody takes is released.
             take = self._begin_take(limit, ask)
             try:
-                claims = await self._session.to_the_end(
-                    self._claim_once(limit, ask, take),
-                    name="oqron-claim",
-                    brief=True,
-                    unclaimed=self._release_unclaimed,
-                )
+                if take is not None and take.limit == limit:
+                    claims = await self._take_here(take, ask)
+                else:
+                    claims = await self._to_the_end(self._claim_once(limit, ask, take))
             except _TooLateError as error:
                 late += 1
                 if late == _LATE_MOST:
@@ -164,6 +161,13 @@ class Claiming:
             batch = _Batch(ask, sent + ask.ms / 1000)
             return await self._confirm(leases, batch) if leases else None
 
+    async def _to_the_end(
+        self, step: Coroutine[Any, Any, list[Claim] | None]
+    ) -> list[Claim] | None:
+        return await self._session.to_the_end(
+            step, name="oqron-claim", brief=True, unclaimed=self._release_unclaimed
+        )
+
     def _release_unclaimed(self, claims: list[Claim] | None) -> None:
         self._give_back(claims or ())
 
@@ -185,23 +189,45 @@ class Claiming:
             ask.queue,
             owner=ask.worker,
             lease_for=ask.lease_for,
+            ms=ask.ms,
             limit=limit if limit < WORTH_DIVIDING else min(part_of(limit), _STEP),
             order=ask.order,
         )
 
-    async def _take_all(self, take: Take, limit: int, ask: _Ask) -> list[Claim] | None:
+    async def _take_here(self, take: Take, ask: _Ask) -> list[Claim] | None:
         """
         Claim and mark in one step of both planes; None where the broker has nothing.
 
-        Of many, a part is on its way while the one before is taken in: a part that is
-        sent together with others is answered with them.
+        Few have no task of their own: nothing is waited for but the answer, so whoever
+        is cancelled before it came has only to be followed by one who asks for it again.
+        """
+        session = self._session
+        late = partial(self._take_late, ask)
+        with session.in_hand():
+            with session.recorder.busy(claiming=True):
+                try:
+                    taken, sent = await take.finish(late)
+                except asyncio.CancelledError:
+                    if not session.closed:
+                        session.spawn(take.recall(late), name="oqron-claim-left", brief=True)
+                    raise
+                if not taken.leases:
+                    return None
+                if all(result.applied for result in taken.results):
+                    return self._in_time(*await self._accept(taken, sent, ask))
+            return await self._to_the_end(self._accept_in_time(taken, sent, ask))
+
+    async def _accept_in_time(self, taken: Taken, sent: float, ask: _Ask) -> list[Claim] | None:
+        return self._in_time(*await self._accept(taken, sent, ask))
+
+    async def _take_all(self, take: Take, limit: int, ask: _Ask) -> list[Claim] | None:
+        """
+        Do the same for many, in parts.
+
+        One is on its way while the one before is taken in: a part that is sent together
+        with others is answered with them.
         """
         size = take.limit
-        if size == limit:
-            taken, sent = await take.finish(partial(self._take_late, ask))
-            if not taken.leases:
-                return None
-            return self._in_time(*await self._accept(taken, sent, ask))
         claims: list[Claim] = []
         left, any_leases = limit, False
         # Leases that are shorter than the whole claim would be taken by its own parts.
@@ -311,7 +337,7 @@ class Claiming:
     ) -> list[Claim]:
         try:
             return await self._sort_out(pairs, runs, results, batch)
-        except Exception:
+        except BaseException:
             # What was begun has an attempt counted: it is given back, not lost.
             self._give_back(batch.claims.values())
             raise

@@ -27,9 +27,9 @@ class Coalescer(Generic[T, R]):
     Collects items while a flush is in flight and sends them with the next one.
 
     There is no timer: an item that finds no flush in flight is sent on the next
-    turn of the loop, together with what was submitted in the same turn. Each
-    caller still waits for the flush that carried its own item, and a caller that
-    is cancelled takes nobody else's flush down.
+    turn of the loop, together with what was submitted in the same turn; one that is
+    sent `alone` goes at once. Each caller still waits for the flush that carried its
+    own item, and a caller that is cancelled takes nobody else's flush down.
 
     Where several flushes may be in flight, another begins as soon as as many items wait
     for it as are in the smallest that is under way: so flushes overlap and stay large.
@@ -46,6 +46,7 @@ class Coalescer(Generic[T, R]):
     """
 
     __slots__ = (
+        "_alone",
         "_at_once",
         "_flush",
         "_max_batch",
@@ -75,6 +76,30 @@ class Coalescer(Generic[T, R]):
         # A task that has not begun takes what is submitted until then.
         self._starting = False
         self._sizes: list[int] = []
+        self._alone: asyncio.Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight and nothing waits."""
+        return not (self._pending or self._tasks or self._sizes)
+
+    async def alone(self, item: T) -> R:
+        """
+        Send one item at once, in the task of its caller; legal while `is_idle`.
+
+        What others submit meanwhile goes with flushes beside it. A caller that is
+        cancelled ends it: what was sent may be done.
+        """
+        over = self._alone = asyncio.get_running_loop().create_future()
+        self._sizes.append(1)
+        try:
+            return (await self._flush([item]))[0]
+        finally:
+            self._sizes.remove(1)
+            self._alone = None
+            over.set_result(None)
+            if self._pending and not self._starting and self._may_begin():
+                self._start()
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Add one item; the future gives its result."""
@@ -104,8 +129,11 @@ class Coalescer(Generic[T, R]):
 
     async def drain(self) -> None:
         """Return when everything submitted so far has been answered."""
-        while self._tasks or self._trailing:
-            await asyncio.wait({*self._tasks, *self._trailing})
+        while under_way := {*self._tasks, *self._trailing, *self._lone()}:
+            await asyncio.wait(under_way)
+
+    def _lone(self) -> tuple[asyncio.Future[None], ...]:
+        return () if self._alone is None else (self._alone,)
 
     async def close(self) -> None:
         """Stop at once: who still waits gets `ClosedError`; what was sent may be done."""
@@ -141,7 +169,7 @@ class Coalescer(Generic[T, R]):
         finally:
             if task is not None:
                 self._tasks.discard(task)
-            if not self._tasks:
+            if not self._tasks and self._alone is None:
                 self._refuse_pending()
 
     async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:

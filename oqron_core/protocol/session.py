@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -137,7 +138,7 @@ class Session:
         self.atomic: bool = can.atomic and can.atomic_scope == "scope"
         self.ends: Ends = Ends(self)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._brief: set[asyncio.Task[Any]] = set()
+        self._brief: set[asyncio.Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -333,13 +334,18 @@ class Session:
         Write a job, then publish it; *added* tells what became of it.
 
         Both in flushes shared with whoever adds at the same time, and to its end also
-        where the caller is gone by then. Where the hot plane does not answer, the job
-        is published by maintenance.
+        where the caller is gone by then; where one step does both and nobody else adds,
+        that is sent at once, and not again for a caller who is gone. Where the hot plane
+        does not answer, the job is published by maintenance.
 
         Raises:
             UnavailableError: The durable plane did not answer.
         """
-        return self._add_given(added) if added.given else self._adds.submit(added)
+        if added.given:
+            return self._add_given(added)
+        if self.joined is not None and self._adds.is_idle:
+            return self._adds.alone(added)
+        return self._adds.submit(added)
 
     async def _add_given(self, added: Added) -> None:
         # Two of one id side by side could not be told apart where an answer is lost: who
@@ -376,9 +382,10 @@ class Session:
     async def _add_whole(self, joined: JoinedPlanes, items: Sequence[Added]) -> bool:
         """Write and publish in one step; False where these cannot be."""
         queue = items[0].queue
-        if any(item.queue != queue or item.given for item in items):
-            # One that fails must not make it look as if the others had.
-            return False
+        for item in items:
+            if item.given or item.queue != queue:
+                # One that fails must not make it look as if the others had.
+                return False
         entries = await self.entries([item.place for item in items])
         if entries is None:
             return False
@@ -406,15 +413,16 @@ class Session:
             places: Of each job the id, the priority, and the milliseconds until it is
                 due or None for at once.
         """
-        now: int | None = 0
-        if any(delay for _, _, delay in places):
-            now = await self.hot_now()
-        if now is None:
-            return None
-        return [
-            Entry(job_id, priority, now + delay if delay else None)
-            for job_id, priority, delay in places
-        ]
+        entries: list[Entry] = []
+        now: int | None = None
+        for job_id, priority, delay in places:
+            due: int | None = None
+            if delay:
+                if now is None and (now := await self.hot_now()) is None:
+                    return None
+                due = now + delay
+            entries.append(Entry(job_id, priority, due))
+        return entries
 
     async def hot_now(self) -> int | None:
         """
@@ -541,10 +549,25 @@ class Session:
         One that is *brief* is waited for when the storage closes.
         """
         task = asyncio.create_task(coroutine, name=name)
-        tasks = self._brief if brief else self._tasks
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        if brief:
+            self._brief.add(task)
+            task.add_done_callback(self._brief.discard)
+        else:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return task
+
+    @contextlib.contextmanager
+    def in_hand(self) -> Iterator[None]:
+        """Have closing wait for what is done in the context, as for a brief task."""
+        over = asyncio.get_running_loop().create_future()
+        self._brief.add(over)
+        try:
+            yield
+        finally:
+            self._brief.discard(over)
+            if not over.done():
+                over.set_result(None)
 
     async def to_the_end(
         self,
@@ -588,7 +611,7 @@ class Session:
         self._closed = True
         for flushes in (self.ends, self._adds, self._writes, self._acks, self._publishes):
             await flushes.close()
-        tasks = [*self._brief, *self._tasks]
+        tasks: list[asyncio.Future[Any]] = [*self._brief, *self._tasks]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -14,7 +14,6 @@ import attrs
 
 from oqron_core._ids import uuid7_block
 from oqron_core.exceptions import ClosedError, StorageError, UnavailableError
-from oqron_core.planes.checks import lease_ms
 from oqron_core.planes.joined import JoinedPlanes, Mark, Taken
 from oqron_core.planes.values import Order
 from oqron_core.protocol import transitions
@@ -49,16 +48,17 @@ class Taking:
         *,
         owner: str,
         lease_for: float,
+        ms: int,
         limit: int,
         order: Order,
     ) -> Take:
         """
-        Begin to lease and mark.
+        Begin to lease and mark; *ms* are the milliseconds of *lease_for*.
 
         Where the backend sends at once, the call is on its way when this returns, and
         what there is to do meanwhile costs no time.
         """
-        mark = self._mark(queue, owner, lease_ms(lease_for))
+        mark = self._mark(queue, owner, ms)
         take = Take(self._session, joined, queue, mark, owner, lease_for, order, limit)
         take.begin()
         return take
@@ -133,10 +133,27 @@ class Take:
         Raises:
             UnavailableError: No answer after several tries.
         """
+        return await self._patiently(self.limit, found_late)
+
+    async def recall(self, found_late: Callable[[Taken, float], Awaitable[None]]) -> None:
+        """
+        Give *found_late* what was taken for a caller who was cancelled in `finish`.
+
+        Asked for once more, and for as long; nothing more is taken.
+        """
+        self._begun = self._refused = None
+        with contextlib.suppress(UnavailableError):
+            taken, sent = await self._patiently(0, found_late)
+            if taken.leases:
+                await found_late(taken, sent)
+
+    async def _patiently(
+        self, limit: int, found_late: Callable[[Taken, float], Awaitable[None]]
+    ) -> tuple[Taken, float]:
         session = self._session
         try:
             return await patiently(
-                lambda _: self._ask(self.limit), within=_TRY_FOR, over=lambda: session.closed
+                lambda _: self._ask(limit), within=_TRY_FOR, over=lambda: session.closed
             )
         except UnavailableError:
             until = time.monotonic() + min(self._lease_for, _ASK_FOR)

@@ -35,6 +35,7 @@ from oqron_redis._wakes import Wakes
 __all__ = [
     "COUNTER_TTL_MS",
     "RedisBroker",
+    "add_keys",
     "claim_keys",
     "claim_words",
     "entry_words",
@@ -328,6 +329,11 @@ def publish_keys(session: Session, keys: QueueKeys) -> tuple[bytes, ...]:
         keys.paused,
         *_registry(session),
     )
+
+
+def add_keys(keys: QueueKeys) -> tuple[bytes, ...]:
+    """Give those of the script that adds one id, which is new and due at once."""
+    return (keys.ready, keys.ids, keys.counter, keys.wake, keys.paused)
 
 
 def claim_keys(keys: QueueKeys) -> tuple[bytes, ...]:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import KEEP, Delete, Filled, Form, Insert, Patch, Put, Write
 from oqron_core.taxonomy import RecordKind, classify_namespace
 from oqron_redis._keys import Keys
 from oqron_redis._records import (
+    BODY,
     Layout,
+    equal_part,
     indexes_of,
     layout_of,
     names_of,
     text_column,
     text_columns,
     texts_of,
+    time_part,
 )
 
 
-__all__ = ["Encoder", "Group", "Item", "Space"]
+__all__ = ["Encoder", "Group", "Item", "Space", "Stored"]
+
+Stored: TypeAlias = Callable[[Mapping[str, Any]], list[bytes]]
 
 _CONTAINERS: Final = (b"[", b"{")
 _WORTH_COLUMNS: Final = 8
@@ -195,11 +200,15 @@ class _KnownForm:
     """
 
     __slots__ = (
+        "_body_names",
         "_frame",
         "_in_body",
+        "_kind",
         "_names",
         "_open_apart",
+        "_open_words",
         "_texts",
+        "_words",
         "layout",
         "open",
         "shared",
@@ -216,6 +225,15 @@ class _KnownForm:
         self._in_body = self.layout.in_body(places)
         apart_at = self.layout.apart_at
         self._open_apart = [place for place in apart_at if place in places]
+        self._body_names = [names[place] for place in self._in_body]
+        self._kind = kind
+        # Of one: its body, and what stands apart.
+        self._words = [BODY, b""]
+        self._open_words: list[tuple[int, str]] = []
+        for place in apart_at:
+            if place in places:
+                self._open_words.append((len(self._words) + 1, names[place]))
+            self._words += (self._names[place], self._texts[place])
         # The first column is the expiry, the second the body.
         shared: list[bytes | int] = []
         for column, place in enumerate(apart_at, 3):
@@ -229,6 +247,32 @@ class _KnownForm:
         rows = zip(*[given[place] for place in self._in_body], strict=True)
         bodies = [frame % row for row in rows] if self._in_body else [frame % ()] * count
         return [bodies, *[given[place] for place in self._open_apart]]
+
+    def stored(self, given: Mapping[str, Any], limit: int) -> list[bytes]:
+        """Give the names and texts of the hash of one, whose open fields are *given*."""
+        texts = dict(zip(given, texts_of(given, "value", limit), strict=True))
+        words = [*self._words]
+        words[1] = self._frame % tuple([texts[name] for name in self._body_names])
+        for place, name in self._open_words:
+            words[place] = texts[name]
+        return words
+
+    def heads(self) -> list[bytes] | None:
+        """Give what each index has before the id; None where an open field says it."""
+        names = [name.decode() for name in self._names]
+        texts: dict[str | None, bytes] = dict(zip(names, self._texts, strict=True))
+        open_ = {name for name, _ in self.open}
+        heads = []
+        for index in indexes_of(self._kind):
+            if index.equal in open_ or index.time in open_:
+                return None
+            head = b""
+            if index.equal is not None:
+                head += equal_part(texts.get(index.equal)) + b"\0"
+            if index.time is not None:
+                head += time_part(texts.get(index.time)) + b"\0"
+            heads.append(head)
+        return heads
 
     def row(self, given: Mapping[int, Sequence[bytes]], number: int) -> dict[bytes, bytes]:
         """Give the fields of one of them."""
@@ -290,11 +334,7 @@ class Encoder:
         """Encode records of one form: what they have in common was encoded before."""
         first = writes[0]
         space = self.space(first.namespace)
-        known = self._forms.get((form, space.kind))
-        if known is None:
-            if len(self._forms) >= _FORMS:
-                self._forms.clear()
-            known = self._forms[form, space.kind] = _KnownForm(form, space.kind, self._limit)
+        known = self._known(form, space.kind)
         given = [write.value.given for write in writes]
         open_ = {
             place: text_column(name, [fields[name] for fields in given], "value", self._limit)
@@ -314,6 +354,28 @@ class Encoder:
             partial(known.row, open_),
             shared,
         )
+
+    def _known(self, form: Form, kind: RecordKind) -> _KnownForm:
+        found = self._forms.get((form, kind))
+        if found is None:
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            found = self._forms[form, kind] = _KnownForm(form, kind, self._limit)
+        return found
+
+    def form(self, form: Form, namespace: str) -> tuple[list[bytes] | None, Stored]:
+        """
+        Encode a form.
+
+        Returns:
+            What each index has before the id of its records, None where that is not the
+            same for all; and what gives the names and texts of the hash of one.
+
+        Raises:
+            InvalidValueError: A value is not portable, or too large.
+        """
+        known = self._known(form, self.space(namespace).kind)
+        return known.heads(), partial(known.stored, limit=self._limit)
 
     def _wholes(self, writes: Sequence[Any]) -> Group:
         first = writes[0]

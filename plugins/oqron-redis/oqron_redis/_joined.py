@@ -7,12 +7,16 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Self, TypeAlias, final
+
+import attrs
 
 from oqron_core.exceptions import InvalidValueError, UnavailableError
 from oqron_core.planes import (
     Delete,
     Entry,
+    Filled,
+    Form,
     Insert,
     JoinedPlanes,
     Json,
@@ -32,6 +36,7 @@ from oqron_core.planes import (
     lease_ms,
 )
 from oqron_redis._broker import (
+    add_keys,
     claim_keys,
     claim_words,
     entry_words,
@@ -41,8 +46,8 @@ from oqron_redis._broker import (
     publish_keys,
     settle_keys,
 )
-from oqron_redis._items import Encoder, Space
-from oqron_redis._records import record_from, stored_of
+from oqron_redis._items import Encoder, Space, Stored
+from oqron_redis._records import Fields, record_from, stored_of
 from oqron_redis._session import Session, flags
 from oqron_redis._writes import Batch, check_atomic, conflict_of, grouped, steps_of
 
@@ -57,6 +62,7 @@ _UNSURE: Final = 10_000
 _FORGET: Final = 8
 _MOST: Final = 1000
 _PREPARED: Final = 256
+_CALLS: Final = 64
 _TAKEN_NOW: Final = 3
 """Parts of the answer to a claim that took something itself."""
 
@@ -77,6 +83,7 @@ class RedisJoinedPlanes(JoinedPlanes):
 
     __slots__ = (
         "_encoder",
+        "_forms",
         "_get",
         "_hot",
         "_marks",
@@ -91,6 +98,7 @@ class RedisJoinedPlanes(JoinedPlanes):
         self._hot = hot
         self._encoder = encoder
         self._get = get
+        self._forms: dict[tuple[str, str, Form], _Form] = {}
         self._marks: dict[Mark, _Prepared] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
         # Of calls that were answered; the next one has them forgotten.
@@ -107,6 +115,12 @@ class RedisJoinedPlanes(JoinedPlanes):
         check_entries(queue, entries)
         if not inserts:
             return []
+        if (
+            len(inserts) == 1
+            and (known := self._insert_of(queue, inserts[0], entries[0])) is not None
+            and (result := await self._add_one(known, inserts[0], entries[0], token)) is not None
+        ):
+            return [result]
         nothing = session.keys.durable_nothing
         keys = session.keys.queue(queue)
         places = publish_keys(session, keys)
@@ -114,10 +128,7 @@ class RedisJoinedPlanes(JoinedPlanes):
         batches = [Batch(self._encoder, step, ()) for step in steps_of(self._encoder, inserts)]
         # All are built before any is sent, so a refusal comes before any write.
         calls = [batch.call(nothing, atomic=False) for batch in batches]
-        if any(map(_has_failed, self._under_way)):
-            # Whoever made that call will learn of it in a moment, and try again.
-            msg = "Redis was lost with jobs under way that come before these"
-            raise UnavailableError(msg)
+        self._check_order()
         futures: list[asyncio.Future[Any]] = []
         marks: list[bytes] = []
         start = 0
@@ -129,20 +140,72 @@ class RedisJoinedPlanes(JoinedPlanes):
             words = [*arguments, *head, *entry_words(part), len(part), _MARK_MS, len(spent)]
             # All are sent before anybody else has a turn: what comes later is behind them.
             futures.append(session.run("add", [*records, *places, marks[-1], *spent], words))
+        answers = await self._added(futures, marks)
+        return [
+            result
+            for batch, answer in zip(batches, answers, strict=True)
+            for result in batch.results(answer)
+        ]
+
+    def _check_order(self) -> None:
+        for future in self._under_way:
+            if _has_failed(future):
+                # Whoever made that call will learn of it in a moment, and try again.
+                msg = "Redis was lost with jobs under way that come before these"
+                raise UnavailableError(msg)
+
+    async def _added(
+        self, futures: Sequence[asyncio.Future[Any]], marks: Sequence[bytes]
+    ) -> list[Any]:
+        """Give the answers to what was sent under *marks*."""
         self._under_way.update(futures)
         try:
-            answers = await session.gather(futures)
+            answers = await self._session.gather(futures)
         except BaseException:
             self._doubt(marks)
             raise
         finally:
             self._under_way.difference_update(futures)
         self._spend(marks)
-        return [
-            result
-            for batch, answer in zip(batches, answers, strict=True)
-            for result in batch.results(answer)
-        ]
+        return answers
+
+    async def _add_one(
+        self, known: _Form, insert: Insert, entry: Entry, token: str
+    ) -> WriteResult | None:
+        """Do the same for one of a form; None where nothing was done."""
+        session = self._session
+        given: Any = insert.value
+        fields = known.stored(given.given)
+        self._check_order()
+        name = insert.id.encode()
+        mark = session.keys.added(f"{token}:1")
+        keys = (*known.queue, known.prefix + name, known.registry, mark, *known.indexes)
+        words = (name, entry.priority, *known.words, *fields)
+        future = session.run("add_one", (*keys, *self._forgotten()), words)
+        (answer,) = await self._added((future,), (mark,))
+        if answer is None:
+            return None
+        return WriteResult(applied=True, make=partial(_inserted, insert, int(answer[0])))
+
+    def _insert_of(self, queue: str, insert: Insert, entry: Entry) -> _Form | None:
+        """Give what is known of an insert of a form, if its entry is due at once."""
+        value: Any = insert.value
+        if (
+            type(value) is not Filled
+            or insert.expires_at is not None
+            or entry.due_at is not None
+            or entry.id != insert.id
+        ):
+            return None
+        place = (queue, insert.namespace, value.form)
+        found = self._forms.get(place)
+        if found is None:
+            if len(self._forms) >= _PREPARED:
+                self._forms.clear()
+            found = self._forms[place] = _Form.of(
+                self._session, self._encoder, queue, insert.namespace, value.form
+            )
+        return found if found.is_plain else None
 
     def claim(
         self,
@@ -158,29 +221,51 @@ class RedisJoinedPlanes(JoinedPlanes):
     ) -> Awaitable[Taken]:
         session = self._session
         session.check_open()
+        prepared = self._prepared(mark)
+        try:
+            known = prepared.calls.get((queue, owner, lease_for, limit, order))
+        except TypeError:
+            known = None
+        # What cannot be looked up is not legal, nor is what only equals an integer.
+        if known is None or type(limit) is not int:
+            known = self._claim_of(prepared, queue, owner, lease_for, limit, order)
+        place = session.keys.taken(names)
+        spent = self._forgotten()
+        places = (*known.keys, place, *prepared.space.keys, *spent)
+        again = int(place in self._unsure)
+        rest = (known.known_for, again, len(spent), b'"' + names.encode(), *prepared.words)
+
+        def ask(now: int) -> asyncio.Future[Any]:
+            return self._hot.run("take", places, (*known.words, now + known.patience, *rest))
+
+        # It is on its way before anybody waits for it.
+        coming = ask(now)
+        taken = partial(self._taken, coming, ask, prepared, queue, owner, place, names)
+        return _Answer(coming, taken)
+
+    def _claim_of(
+        self,
+        prepared: _Prepared,
+        queue: str,
+        owner: str,
+        lease_for: float,
+        limit: int,
+        order: Order,
+    ) -> _Claim:
         check_name("queue", queue)
         check_name("owner", owner)
         lease = lease_ms(lease_for)
         if check_limit(limit) > _MOST:
             raise InvalidValueError("limit", f"must be at most {_MOST}")
-        prepared = self._prepared(mark)
-        keys = session.keys.queue(queue)
-        place = session.keys.taken(names)
-        spent = self._forgotten()
-        places = (*claim_keys(keys), place, *prepared.space.keys, *spent)
-        claim = claim_words(limit, lease, owner, check_order(order))
+        words = claim_words(limit, lease, owner, check_order(order))
+        session = self._session
         patience = round(session.store.settings.timeout * 1000)
         known_for = max(_MARK_MS, min(lease, _MARK_MOST)) + _MARK_MS
-        again = int(place in self._unsure)
-        rest = (known_for, again, len(spent), b'"' + names.encode(), *prepared.words)
-
-        def ask(now: int) -> asyncio.Future[Any]:
-            return self._hot.run("take", places, (*claim, now + patience, *rest))
-
-        # It is on its way before anybody waits for it, and perhaps nobody ever will.
-        coming = ask(now)
-        coming.add_done_callback(_has_failed)
-        return _Answer(partial(self._taken, coming, ask, prepared, queue, owner, place, names))
+        found = _Claim(claim_keys(session.keys.queue(queue)), words, patience, known_for)
+        if len(prepared.calls) >= _CALLS:
+            prepared.calls.clear()
+        prepared.calls[queue, owner, lease_for, limit, order] = found
+        return found
 
     async def _taken(
         self,
@@ -297,13 +382,99 @@ class RedisJoinedPlanes(JoinedPlanes):
 class _Answer(Awaitable[Taken]):
     """What waits for the answer to a call; unlike a coroutine it need not be awaited."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_coming", "_taken")
 
-    def __init__(self, taken: Callable[[], Coroutine[Any, Any, Taken]]) -> None:
+    def __init__(
+        self, coming: asyncio.Future[Any], taken: Callable[[], Coroutine[Any, Any, Taken]]
+    ) -> None:
+        self._coming: asyncio.Future[Any] | None = coming
         self._taken = taken
 
     def __await__(self) -> Generator[Any, Any, Taken]:
+        self._coming = None
         return self._taken().__await__()
+
+    def __del__(self) -> None:
+        coming = self._coming
+        if coming is not None and not coming.get_loop().is_closed():
+            # Nobody will ever hear of its failure, and nobody has to.
+            coming.add_done_callback(_has_failed)
+
+
+@attrs.frozen
+class _Form:
+    """
+    What is sent of every insert of a form whose entry is due at once.
+
+    Attributes:
+        prefix: What stands before the id in the key of a record.
+        queue: The keys of the queue.
+        registry: The key of the namespaces of its kind.
+        indexes: The keys of the indexes.
+        words: The arguments between the priority and the fields.
+        stored: Gives the fields of one.
+        is_plain: Whether all of them stand at the same place of each index.
+    """
+
+    prefix: bytes
+    queue: tuple[bytes, ...]
+    registry: bytes
+    indexes: tuple[bytes, ...]
+    words: tuple[bytes | int, ...]
+    stored: Stored
+    is_plain: bool
+
+    @classmethod
+    def of(cls, session: Session, encoder: Encoder, queue: str, namespace: str, form: Form) -> Self:
+        """
+        Encode it.
+
+        Raises:
+            InvalidValueError: Some value is not portable, or too large.
+        """
+        space = encoder.space(namespace)
+        heads, stored = encoder.form(form, namespace)
+        _, registry, *indexes = space.keys
+        places = session.keys.queue(queue)
+        return cls(
+            space.prefix,
+            (*add_keys(places), session.keys.queues),
+            registry,
+            (*indexes,),
+            (
+                *publish_head(session, places),
+                namespace.encode(),
+                _MARK_MS,
+                len(indexes),
+                *(heads or ()),
+            ),
+            stored,
+            heads is not None,
+        )
+
+
+def _inserted(insert: Insert, now: int, _: int) -> Record:
+    """Make the record, without its value, of what was inserted."""
+    where = f"{insert.namespace}/{insert.id}"
+    return Record.lazy(insert.namespace, insert.id, Fields({}, where), now, insert.expires_at)
+
+
+@attrs.frozen
+class _Claim:
+    """
+    What is sent of every claim that asks for the same.
+
+    Attributes:
+        keys: The keys of the queue.
+        words: The arguments of the broker.
+        patience: Milliseconds after which nobody waits for an answer.
+        known_for: Milliseconds for which it is known what was taken.
+    """
+
+    keys: tuple[bytes, ...]
+    words: tuple[bytes | int, ...]
+    patience: int
+    known_for: int
 
 
 @final
@@ -315,9 +486,10 @@ class _Prepared:
         InvalidValueError: It sets what is not portable, or guards a list or an object.
     """
 
-    __slots__ = ("mark", "space", "words")
+    __slots__ = ("calls", "mark", "space", "words")
 
     def __init__(self, encoder: Encoder, mark: Mark) -> None:
+        self.calls: dict[tuple[str, str, float, int, Order], _Claim] = {}
         self.mark = mark
         self.space: Space = encoder.space(mark.namespace)
         instants = dict.fromkeys(mark.now_fields, 0)

@@ -175,10 +175,11 @@ class Lane:
         if script is not None:
             arguments = (b"EVALSHA", script.sha, *arguments)
         repeats = self._retries if again else 0
-        self._pending.append(_Call(arguments, future, script, self._loop.time(), repeats, late))
+        now = self._loop.time()
+        self._pending.append(_Call(arguments, future, script, now, repeats, late))
         if late is None and (len(arguments) > _LARGE or not self._sent):
             # The server begins while the loop is still busy with what comes next.
-            self._flush()
+            self._flush(now)
         elif not self._soon:
             # What others call in the same turn of the loop goes along.
             self._soon = True
@@ -212,7 +213,7 @@ class Lane:
         self._soon = False
         self._flush()
 
-    def _flush(self) -> None:
+    def _flush(self, now: float | None = None) -> None:
         """Send what waits, as far as there is room; connect first where that is needed."""
         wire = self._wire
         if wire is None:
@@ -221,19 +222,21 @@ class Lane:
             return
         if self._untold or wire.is_full:
             return
+        if now is None:
+            now = self._loop.time()
         if not self._sent:
             # What comes later is no sign of life: only an answer is.
-            self._moved_at = self._loop.time()
-        if commands := self._take():
+            self._moved_at = now
+        if commands := self._take(now):
             wire.write(commands)
             if self._timer is None:
                 self._timer = self._loop.call_later(self._timeout, self._look)
 
-    def _take(self) -> list[bytes]:
+    def _take(self, now: float) -> list[bytes]:
         """Take calls that may be sent now, and give their bytes."""
         # A caller that has gone before its call was sent wants nothing any more, and
         # one that has waited for its turn for too long gets no late surprise.
-        oldest = self._loop.time() - self._timeout
+        oldest = now - self._timeout
         commands: list[bytes] = []
         waiting: list[_Call] = []
         taken = 0
