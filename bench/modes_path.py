@@ -37,13 +37,15 @@ import sys
 import time
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import orjson
 import psycopg
 
+from pickups import Oqron, Popped, between_processes, in_one_process
 from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
@@ -645,6 +647,8 @@ async def floor(where: Place) -> AsyncIterator[Floor]:
 
 # --- single adds and pickup ------------------------------------------------------
 
+PICKUPS: Final = {"by another process": between_processes, "in one loop": in_one_process}
+
 
 async def rate(calls: int, call: Callable[[str], Awaitable[Any]]) -> float:
     """Let twenty tasks make *calls* calls, each one after the other; give calls per second."""
@@ -673,43 +677,6 @@ async def singles(where: Place, calls: int) -> tuple[float, float]:
     return ours, base
 
 
-async def pickup_bare(where: Place, times: int) -> list[float]:
-    """Give seconds from before RPUSH by one client to after BLPOP by another."""
-    took: list[float] = []
-    async with (
-        Redis.from_url(where.redis.url) as producer,
-        Redis.from_url(where.redis.url) as consumer,
-    ):
-        for _ in range(times):
-            waiting = asyncio.ensure_future(consumer.blpop(["hand:bare"], timeout=5))
-            await asyncio.sleep(0.004)
-            start = time.perf_counter()
-            await producer.rpush("hand:bare", b"1")
-            await waiting
-            took.append(time.perf_counter() - start)
-    return took
-
-
-async def pickup(where: Place, times: int) -> list[float]:
-    """Give seconds from before `add` by one storage to after `claim` by another."""
-    took: list[float] = []
-    await where.empty()
-    async with (
-        open_storage(**where.settings()) as producer,
-        open_storage(**where.settings()) as consumer,
-    ):
-        for _ in range(times):
-            waiting = asyncio.ensure_future(consumer.jobs.claim(QUEUE, wait=5.0))
-            await asyncio.sleep(0.004)
-            start = time.perf_counter()
-            adding = asyncio.ensure_future(producer.jobs.add(QUEUE, PAYLOAD))
-            (claim,) = await waiting
-            took.append(time.perf_counter() - start)
-            await adding
-            await consumer.jobs.complete(claim, OUTPUT)
-    return took
-
-
 # --- the rounds ------------------------------------------------------------------
 
 
@@ -724,8 +691,8 @@ class Rounds:
     kept: list[Times] = attrs.field(factory=list)
     dropped: list[Times] = attrs.field(factory=list)
     singles: list[tuple[float, float]] = attrs.field(factory=list)
-    bare: list[float] = attrs.field(factory=list)
-    pickup: list[float] = attrs.field(factory=list)
+    popped: dict[str, list[float]] = attrs.field(factory=lambda: defaultdict(list))
+    picked: dict[str, list[float]] = attrs.field(factory=lambda: defaultdict(list))
 
 
 async def one_round(where: Place, options: argparse.Namespace, found: Rounds) -> None:
@@ -741,8 +708,12 @@ async def one_round(where: Place, options: argparse.Namespace, found: Rounds) ->
         if isinstance(hand, PostgresFloor):
             found.copy.append(await hand.copy_only(hand_ids(jobs)))
     found.singles.append(await singles(where, options.jobs // 4))
-    found.bare += await pickup_bare(where, options.pickups)
-    found.pickup += await pickup(where, options.pickups)
+    for words, measured in PICKUPS.items():
+        popped = Popped(where.redis.url)
+        found.popped[words] += await measured(popped, options.pickups)
+        await where.empty()
+        picked = Oqron(where.settings(), PAYLOAD)
+        found.picked[words] += await measured(picked, options.pickups)
 
 
 async def measure(where: Place, options: argparse.Namespace) -> Rounds:
@@ -828,9 +799,10 @@ def report(found: Rounds, jobs: int) -> None:
         median(found.singles, lambda pair: pair[1]),
         "calls/s",
     )
-    for name, part in (("p50", 0.5), ("p99", 0.99)):
-        row(f"pickup {name}, beside RPUSH to BLPOP", at(found.pickup, part), at(found.bare, part),
-            "ms", digits=2)  # fmt: skip
+    for words in PICKUPS:
+        for name, part in (("p50", 0.5), ("p99", 0.99)):
+            ours, base = at(found.picked[words], part), at(found.popped[words], part)
+            row(f"pickup {words}, {name}, beside a bare pop", ours, base, "ms", digits=2)
     with_runs, without = rate_of(found.kept), rate_of(found.dropped)
     row("work behind a proxy, with history", with_runs, None, "jobs/s")
     row("work behind a proxy, history dropped", without, None, "jobs/s")

@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from pickups import Popped, in_one_process
 from redis.asyncio import Redis
 
 from oqron_core.planes import Entry, Insert, PlaneContext, Scope
@@ -35,20 +36,6 @@ def show(name: str, took: Sequence[float]) -> None:
     ordered = sorted(took)
     p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
     sys.stdout.write(f"{name:<44}p50 {p50 * 1e3:6.2f} ms   p99 {p99 * 1e3:6.2f} ms\n")
-
-
-async def pickup_bare(url: str, rounds: int) -> None:
-    """RPUSH by one client, BLPOP by another."""
-    took: list[float] = []
-    async with Redis.from_url(url) as producer, Redis.from_url(url) as consumer:
-        for _ in range(rounds):
-            waiting = asyncio.ensure_future(consumer.blpop(["bare"], timeout=5))
-            await asyncio.sleep(0.002)
-            started = time.perf_counter()
-            await producer.rpush("bare", b"1")
-            await waiting
-            took.append(time.perf_counter() - started)
-    show("RPUSH to BLPOP", took)
 
 
 async def pickup(url: str, rounds: int) -> None:
@@ -118,7 +105,7 @@ async def singles(url: str, calls: int) -> None:
 async def run(rounds: int, calls: int) -> None:
     """Do both."""
     with servers.redis_server() as server:
-        await pickup_bare(server.url, rounds)
+        show("RPUSH to BLPOP", await in_one_process(Popped(server.url), rounds))
         await pickup(server.url, rounds)
         await singles(server.url, calls)
 

@@ -148,9 +148,13 @@ def _is_portable(value: Any, depth: int) -> bool:
         if kind is str or kind is bool or child is None:
             continue
         if kind is int:
-            if not INT_MIN <= child <= INT_MAX:
-                return False
-        elif not _is_portable(child, depth + 1):
+            is_fine = INT_MIN <= child <= INT_MAX
+        elif kind is float:
+            # Neither NaN nor infinite: those are not 0 from themselves.
+            is_fine = child - child == 0.0
+        else:
+            is_fine = _is_portable(child, depth + 1)
+        if not is_fine:
             return False
     return True
 

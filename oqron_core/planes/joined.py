@@ -22,7 +22,8 @@ class Mark:
     """
     What a claim writes to the record of each id that it leases.
 
-    Compared by identity: a backend may prepare what it sends of one once.
+    Compared by identity: a backend may prepare what it sends of one once. A backend may
+    ask that a field by which its queries find records is guarded where it is set.
 
     Attributes:
         namespace: Where the records are; their ids are those that are leased.

@@ -139,18 +139,20 @@ class Adding:
         if now is None:
             now = await session.durable_time.now()
         encoded = encode(data, "data", max_bytes=session.settings.max_value_bytes)
-        insert, delay, job = template.make(data, encoded, now)
+        insert = template.insert(encoded, now)
         if not is_open(session, queue):
             fate = await admit(session, queue)
             if fate == "skip":
-                return skipped(job)
+                return skipped(template.job(insert.id, data, now))
             if fate == "hold":
-                return await self._hold(queue, insert, job)
+                return await self._hold(queue, insert, template.job(insert.id, data, now))
         given = template.spec.id is not None
-        added = Added(queue, insert, job.priority, delay, given=given)
+        added = Added(queue, insert, template.priority, template.delay, given=given)
         await session.add(added)
         if not added.applied:
             return (await self._existing(queue, [insert]))[0]
+        # Made last, so that whoever waits for the job does not wait for this.
+        job = template.job(insert.id, data, now)
         if not added.published:
             object.__setattr__(job, "published", False)
         return job

@@ -166,6 +166,10 @@ class Coalescer(Generic[T, R]):
                     await self._send(batch)
                 finally:
                     self._sizes.remove(len(batch))
+                if 0 < len(self._pending) < len(batch):
+                    # Those who were answered come back now: few would go alone, and the
+                    # many behind them with nobody at work meanwhile.
+                    await asyncio.sleep(0)
         finally:
             if task is not None:
                 self._tasks.discard(task)

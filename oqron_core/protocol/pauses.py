@@ -365,7 +365,9 @@ async def admit(session: Session, queue: str) -> str | None:
 
 def is_open(session: Session, queue: str) -> bool:
     """Whether *queue* is known to take what arrives: `admit` need not be asked."""
-    known = _seen(session).get(queue)
+    # Asked for every job: as `_seen`, but nothing is made.
+    seen = session.kept.get(_Seen)
+    known = None if seen is None else seen.get(queue)
     return known is not None and known.control is None and time.monotonic() - known.at < _FRESH_FOR
 
 

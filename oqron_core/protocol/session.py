@@ -81,11 +81,6 @@ class Added:
         self.applied: bool = False
         self.published: bool = False
 
-    @property
-    def place(self) -> tuple[str, int, int | None]:
-        """Its id, priority and delay."""
-        return self.insert.id, self.priority, self.delay
-
 
 class Session:
     """
@@ -210,7 +205,8 @@ class Session:
         Raises:
             UnavailableError: No answer after several tries.
         """
-        token = uuid7()
+        # Nobody else ever has this id, so it names the call as well.
+        token = inserts[0].id
         return await self.write_patiently(
             inserts,
             lambda: joined.add(queue, inserts, entries, token=token),
@@ -386,7 +382,8 @@ class Session:
             if item.given or item.queue != queue:
                 # One that fails must not make it look as if the others had.
                 return False
-        entries = await self.entries([item.place for item in items])
+        places = [(item.insert.id, item.priority, item.delay) for item in items]
+        entries = await self.entries(places)
         if entries is None:
             return False
         results = await self.add_joined(joined, queue, [item.insert for item in items], entries)
@@ -400,7 +397,8 @@ class Session:
             if item.applied:
                 by_queue.setdefault(item.queue, []).append(item)
         for queue, fresh in by_queue.items():
-            entries = await self.entries([item.place for item in fresh])
+            places = [(item.insert.id, item.priority, item.delay) for item in fresh]
+            entries = await self.entries(places)
             published = entries is not None and await self.publish_many(queue, entries)
             for item in fresh:
                 item.published = published

@@ -140,8 +140,9 @@ class JobTemplate:
         value: The fields of the record; an id, a payload and an instant take their places.
         form: The same, where many jobs are made of it; else None.
         common: The arguments of the model that are the same for all.
+        priority: The priority.
         tags: The tags.
-        backoff: The rule of retries.
+        backoff: The rule of retries, as it is stored.
         delay: Milliseconds until it is due; None for at once.
     """
 
@@ -151,36 +152,41 @@ class JobTemplate:
     value: dict[str, Any]
     form: Form | None
     common: dict[str, Any]
+    priority: int
     tags: list[str]
-    backoff: Backoff
+    backoff: Mapping[str, Any]
     delay: int | None
 
     def make(self, data: Any, encoded: Json, now: int) -> tuple[Insert, int | None, Job]:
+        """Give `insert`, the delay in milliseconds or None for ready, and `job`."""
+        insert = self.insert(encoded, now)
+        return insert, self.delay, self.job(insert.id, data, now)
+
+    def insert(self, encoded: Json, now: int) -> Insert:
         """
         Build what `add` writes.
 
         Args:
-            data: The payload.
-            encoded: The same, checked and encoded.
+            encoded: The payload, checked and encoded.
             now: The durable plane's time; of a template with a delay, the one that it
                 was made with.
-
-        Returns:
-            The insert, the delay in milliseconds or None for ready, and the job.
         """
         job_id = uuid7() if self.spec.id is None else self.spec.id
         given = {"id": job_id, "data": encoded, "createdAt": now}
+        value = {**self.value, **given} if self.form is None else self.form.fill(given)
+        return _make_insert(self.namespace, job_id, value)
+
+    def job(self, job_id: str, data: Any, now: int) -> Job:
+        """Build what `add` gives, for an insert of that id."""
         # What a caller may change is a copy of its own.
-        job = _make_job(
+        return _make_job(
             id=job_id,
             data=data,
-            opts={"backoff": self.backoff.to_wire()},
+            opts={"backoff": {**self.backoff}},
             tags=[*self.tags],
             created_at=now,
             **self.common,
         )
-        value = {**self.value, **given} if self.form is None else self.form.fill(given)
-        return _make_insert(self.namespace, job_id, value), self.delay, job
 
 
 def job_template(queue: str, spec: JobSpec, *, now: int, many: bool = False) -> JobTemplate:
@@ -249,7 +255,8 @@ def job_template(queue: str, spec: JobSpec, *, now: int, many: bool = False) -> 
     delay = due - now if delayed and due is not None else None
     form = Form(value, ("id", "data", "createdAt")) if many else None
     namespace = check_namespace(JOB + queue)
-    return JobTemplate(queue, spec, namespace, value, form, common, tags, backoff, delay)
+    wire = backoff.to_wire()
+    return JobTemplate(queue, spec, namespace, value, form, common, priority, tags, wire, delay)
 
 
 def new_job(

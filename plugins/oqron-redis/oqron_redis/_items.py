@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from oqron_core.exceptions import InvalidValueError
 from oqron_core.planes import KEEP, Delete, Filled, Form, Insert, Patch, Put, Write
 from oqron_core.taxonomy import RecordKind, classify_namespace
 from oqron_redis._keys import Keys
 from oqron_redis._records import (
-    BODY,
     Layout,
-    equal_part,
     indexes_of,
     layout_of,
     names_of,
     text_column,
     text_columns,
     texts_of,
-    time_part,
 )
 
 
-__all__ = ["Encoder", "Group", "Item", "Space", "Stored"]
-
-Stored: TypeAlias = Callable[[Mapping[str, Any]], list[bytes]]
+__all__ = ["Encoder", "Group", "Item", "KnownForm", "Space"]
 
 _CONTAINERS: Final = (b"[", b"{")
 _WORTH_COLUMNS: Final = 8
@@ -186,7 +181,7 @@ def _expiries(writes: Sequence[Any]) -> list[bytes]:
 
 
 @final
-class _KnownForm:
+class KnownForm:
     """
     A form, encoded.
 
@@ -200,15 +195,14 @@ class _KnownForm:
     """
 
     __slots__ = (
+        "_apart_names",
         "_body_names",
         "_frame",
         "_in_body",
         "_kind",
         "_names",
         "_open_apart",
-        "_open_words",
         "_texts",
-        "_words",
         "layout",
         "open",
         "shared",
@@ -225,21 +219,23 @@ class _KnownForm:
         self._in_body = self.layout.in_body(places)
         apart_at = self.layout.apart_at
         self._open_apart = [place for place in apart_at if place in places]
-        self._body_names = [names[place] for place in self._in_body]
         self._kind = kind
-        # Of one: its body, and what stands apart.
-        self._words = [BODY, b""]
-        self._open_words: list[tuple[int, str]] = []
-        for place in apart_at:
-            if place in places:
-                self._open_words.append((len(self._words) + 1, names[place]))
-            self._words += (self._names[place], self._texts[place])
+        self._body_names = [names[place] for place in self._in_body]
+        self._apart_names = [names[place] for place in self._open_apart]
         # The first column is the expiry, the second the body.
         shared: list[bytes | int] = []
         for column, place in enumerate(apart_at, 3):
             if place not in places:
                 shared += (column, self._texts[place])
         self.shared: tuple[bytes | int, ...] = tuple(shared)
+
+    def opened(self, writes: Sequence[Any], limit: int) -> dict[int, Sequence[bytes]]:
+        """Encode the open fields of many, by their places."""
+        given = [write.value.given for write in writes]
+        return {
+            place: text_column(name, [fields[name] for fields in given], "value", limit)
+            for name, place in self.open
+        }
 
     def columns(self, given: Mapping[int, Sequence[bytes]], count: int) -> list[Sequence[bytes]]:
         """Give the bodies and what is open apart of many; *given* by the places of fields."""
@@ -248,31 +244,35 @@ class _KnownForm:
         bodies = [frame % row for row in rows] if self._in_body else [frame % ()] * count
         return [bodies, *[given[place] for place in self._open_apart]]
 
-    def stored(self, given: Mapping[str, Any], limit: int) -> list[bytes]:
-        """Give the names and texts of the hash of one, whose open fields are *given*."""
-        texts = dict(zip(given, texts_of(given, "value", limit), strict=True))
-        words = [*self._words]
-        words[1] = self._frame % tuple([texts[name] for name in self._body_names])
-        for place, name in self._open_words:
-            words[place] = texts[name]
-        return words
+    @property
+    def apart(self) -> tuple[list[bytes], list[bytes]]:
+        """What stands apart: names and texts that are the same for all, names of the others."""
+        same: list[bytes] = []
+        others: list[bytes] = []
+        for place in self.layout.apart_at:
+            if place in self._open_apart:
+                others.append(self._names[place])
+            else:
+                same += (self._names[place], self._texts[place])
+        return same, others
 
     def heads(self) -> list[bytes] | None:
         """Give what each index has before the id; None where an open field says it."""
         names = [name.decode() for name in self._names]
-        texts: dict[str | None, bytes] = dict(zip(names, self._texts, strict=True))
+        texts = dict(zip(names, self._texts, strict=True))
         open_ = {name for name, _ in self.open}
         heads = []
         for index in indexes_of(self._kind):
-            if index.equal in open_ or index.time in open_:
+            if not index.fields.isdisjoint(open_):
                 return None
-            head = b""
-            if index.equal is not None:
-                head += equal_part(texts.get(index.equal)) + b"\0"
-            if index.time is not None:
-                head += time_part(texts.get(index.time)) + b"\0"
-            heads.append(head)
+            heads.append(index.head(texts))
         return heads
+
+    def values(self, given: Mapping[str, Any], limit: int) -> list[bytes]:
+        """Give the body and what is open apart of one; *given* by the names of fields."""
+        texts = dict(zip(given, texts_of(given, "value", limit), strict=True))
+        body = self._frame % tuple([texts[name] for name in self._body_names])
+        return [body, *[texts[name] for name in self._apart_names]]
 
     def row(self, given: Mapping[int, Sequence[bytes]], number: int) -> dict[bytes, bytes]:
         """Give the fields of one of them."""
@@ -296,7 +296,7 @@ class Encoder:
         self._keys = keys
         self._limit = limit
         self._spaces: dict[str, Space] = {}
-        self._forms: dict[tuple[Form, RecordKind], _KnownForm] = {}
+        self._forms: dict[tuple[Form, RecordKind], KnownForm] = {}
 
     def space(self, namespace: str) -> Space:
         """Give what is known of a namespace."""
@@ -335,11 +335,7 @@ class Encoder:
         first = writes[0]
         space = self.space(first.namespace)
         known = self._known(form, space.kind)
-        given = [write.value.given for write in writes]
-        open_ = {
-            place: text_column(name, [fields[name] for fields in given], "value", self._limit)
-            for name, place in known.open
-        }
+        open_ = known.opened(writes, self._limit)
         shared, columns = known.shared, known.columns(open_, len(writes))
         if all(write.expires_at is None for write in writes):
             shared = (1, b"", *shared)
@@ -355,27 +351,27 @@ class Encoder:
             shared,
         )
 
-    def _known(self, form: Form, kind: RecordKind) -> _KnownForm:
+    def _known(self, form: Form, kind: RecordKind) -> KnownForm:
         found = self._forms.get((form, kind))
         if found is None:
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
-            found = self._forms[form, kind] = _KnownForm(form, kind, self._limit)
+            found = self._forms[form, kind] = KnownForm(form, kind, self._limit)
         return found
 
-    def form(self, form: Form, namespace: str) -> tuple[list[bytes] | None, Stored]:
+    def form(self, form: Form, namespace: str) -> KnownForm:
         """
-        Encode a form.
-
-        Returns:
-            What each index has before the id of its records, None where that is not the
-            same for all; and what gives the names and texts of the hash of one.
+        Give what is known of a form in a namespace.
 
         Raises:
             InvalidValueError: A value is not portable, or too large.
         """
-        known = self._known(form, self.space(namespace).kind)
-        return known.heads(), partial(known.stored, limit=self._limit)
+        return self._known(form, self.space(namespace).kind)
+
+    @property
+    def limit(self) -> int:
+        """The largest field, in bytes."""
+        return self._limit
 
     def _wholes(self, writes: Sequence[Any]) -> Group:
         first = writes[0]

@@ -7,9 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeAlias, final
-
-import attrs
+from typing import Any, Final, TypeAlias, final
 
 from oqron_core.exceptions import InvalidValueError, UnavailableError
 from oqron_core.planes import (
@@ -36,7 +34,6 @@ from oqron_core.planes import (
     lease_ms,
 )
 from oqron_redis._broker import (
-    add_keys,
     claim_keys,
     claim_words,
     entry_words,
@@ -46,16 +43,14 @@ from oqron_redis._broker import (
     publish_keys,
     settle_keys,
 )
-from oqron_redis._items import Encoder, Space, Stored
-from oqron_redis._records import Fields, record_from, stored_of
+from oqron_redis._items import Encoder
+from oqron_redis._prepared import MARK_MS, ClaimCall, NewJobs, PreparedMark
 from oqron_redis._session import Session, flags
-from oqron_redis._writes import Batch, check_atomic, conflict_of, grouped, steps_of
+from oqron_redis._writes import STEP, Batch, check_atomic, conflict_of, grouped, steps_of
 
 
 __all__ = ["RedisJoinedPlanes"]
 
-_MARK_MS: Final = 60_000
-"""How long a call is known to have been done: longer than anybody tries again."""
 _MARK_MOST: Final = 3_600_000
 """A claim is asked after for as long as its leases last, but no longer than this."""
 _UNSURE: Final = 10_000
@@ -98,8 +93,8 @@ class RedisJoinedPlanes(JoinedPlanes):
         self._hot = hot
         self._encoder = encoder
         self._get = get
-        self._forms: dict[tuple[str, str, Form], _Form] = {}
-        self._marks: dict[Mark, _Prepared] = {}
+        self._forms: dict[tuple[str, str, Form], NewJobs] = {}
+        self._marks: dict[Mark, PreparedMark] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
         # Of calls that were answered; the next one has them forgotten.
         self._spent: deque[bytes] = deque()
@@ -115,12 +110,11 @@ class RedisJoinedPlanes(JoinedPlanes):
         check_entries(queue, entries)
         if not inserts:
             return []
-        if (
-            len(inserts) == 1
-            and (known := self._insert_of(queue, inserts[0], entries[0])) is not None
-            and (result := await self._add_one(known, inserts[0], entries[0], token)) is not None
-        ):
-            return [result]
+        known = self._new_jobs(queue, inserts, entries)
+        if known is not None:
+            added = await self._add_new(known, inserts, entries, token)
+            if added is not None:
+                return added
         nothing = session.keys.durable_nothing
         keys = session.keys.queue(queue)
         places = publish_keys(session, keys)
@@ -137,10 +131,11 @@ class RedisJoinedPlanes(JoinedPlanes):
             start += batch.size
             marks.append(session.keys.added(f"{token}:{start}"))
             spent = self._forgotten()
-            words = [*arguments, *head, *entry_words(part), len(part), _MARK_MS, len(spent)]
+            words = [*arguments, *head, *entry_words(part), len(part), MARK_MS, len(spent)]
             # All are sent before anybody else has a turn: what comes later is behind them.
             futures.append(session.run("add", [*records, *places, marks[-1], *spent], words))
-        answers = await self._added(futures, marks)
+        answers = await self._answers(futures, marks)
+        self._spend(marks)
         return [
             result
             for batch, answer in zip(batches, answers, strict=True)
@@ -154,58 +149,65 @@ class RedisJoinedPlanes(JoinedPlanes):
                 msg = "Redis was lost with jobs under way that come before these"
                 raise UnavailableError(msg)
 
-    async def _added(
+    async def _answers(
         self, futures: Sequence[asyncio.Future[Any]], marks: Sequence[bytes]
     ) -> list[Any]:
-        """Give the answers to what was sent under *marks*."""
+        """Give the answers to what was sent under *marks*, or doubt these."""
         self._under_way.update(futures)
         try:
-            answers = await self._session.gather(futures)
+            return await self._session.gather(futures)
         except BaseException:
             self._doubt(marks)
             raise
         finally:
             self._under_way.difference_update(futures)
-        self._spend(marks)
-        return answers
 
-    async def _add_one(
-        self, known: _Form, insert: Insert, entry: Entry, token: str
-    ) -> WriteResult | None:
-        """Do the same for one of a form; None where nothing was done."""
-        session = self._session
-        given: Any = insert.value
-        fields = known.stored(given.given)
-        self._check_order()
-        name = insert.id.encode()
-        mark = session.keys.added(f"{token}:1")
-        keys = (*known.queue, known.prefix + name, known.registry, mark, *known.indexes)
-        words = (name, entry.priority, *known.words, *fields)
-        future = session.run("add_one", (*keys, *self._forgotten()), words)
-        (answer,) = await self._added((future,), (mark,))
-        if answer is None:
+    def _new_jobs(
+        self, queue: str, inserts: Sequence[Insert], entries: Sequence[Entry]
+    ) -> NewJobs | None:
+        """Give what is known of inserts of one form, if all their entries are due at once."""
+        first: Any = inserts[0]
+        if len(inserts) > STEP or type(first.value) is not Filled:
             return None
-        return WriteResult(applied=True, make=partial(_inserted, insert, int(answer[0])))
-
-    def _insert_of(self, queue: str, insert: Insert, entry: Entry) -> _Form | None:
-        """Give what is known of an insert of a form, if its entry is due at once."""
-        value: Any = insert.value
-        if (
-            type(value) is not Filled
-            or insert.expires_at is not None
-            or entry.due_at is not None
-            or entry.id != insert.id
-        ):
-            return None
-        place = (queue, insert.namespace, value.form)
+        form, namespace = first.value.form, first.namespace
+        for insert, entry in zip(inserts, entries, strict=True):
+            value: Any = insert.value
+            if (
+                type(value) is not Filled
+                or value.form is not form
+                or insert.namespace != namespace
+                or insert.expires_at is not None
+                or entry.due_at is not None
+                or entry.id != insert.id
+            ):
+                return None
+        place = (queue, namespace, form)
         found = self._forms.get(place)
         if found is None:
             if len(self._forms) >= _PREPARED:
                 self._forms.clear()
-            found = self._forms[place] = _Form.of(
-                self._session, self._encoder, queue, insert.namespace, value.form
-            )
-        return found if found.is_plain else None
+            found = NewJobs(self._session, self._encoder, queue, namespace, form)
+            self._forms[place] = found
+        if not found.is_plain or len({insert.id for insert in inserts}) < len(inserts):
+            return None
+        return found
+
+    async def _add_new(
+        self, known: NewJobs, inserts: Sequence[Insert], entries: Sequence[Entry], token: str
+    ) -> list[WriteResult] | None:
+        """Add what is new; None where something of it is there, and nothing was done."""
+        mark = self._session.keys.added(f"{token}:{len(inserts)}")
+        call = known.call(inserts, entries, mark)
+        if call is None:
+            return None
+        keys, words = call
+        self._check_order()
+        future = self._session.run("add_new", [*keys, *self._forgotten()], words)
+        (answer,) = await self._answers((future,), (mark,))
+        if answer is None:
+            return None
+        self._spend((mark,))
+        return known.results(inserts, answer)
 
     def claim(
         self,
@@ -231,7 +233,7 @@ class RedisJoinedPlanes(JoinedPlanes):
             known = self._claim_of(prepared, queue, owner, lease_for, limit, order)
         place = session.keys.taken(names)
         spent = self._forgotten()
-        places = (*known.keys, place, *prepared.space.keys, *spent)
+        places = (*known.keys, place, *prepared.indexes, *spent)
         again = int(place in self._unsure)
         rest = (known.known_for, again, len(spent), b'"' + names.encode(), *prepared.words)
 
@@ -245,13 +247,13 @@ class RedisJoinedPlanes(JoinedPlanes):
 
     def _claim_of(
         self,
-        prepared: _Prepared,
+        prepared: PreparedMark,
         queue: str,
         owner: str,
         lease_for: float,
         limit: int,
         order: Order,
-    ) -> _Claim:
+    ) -> ClaimCall:
         check_name("queue", queue)
         check_name("owner", owner)
         lease = lease_ms(lease_for)
@@ -260,8 +262,8 @@ class RedisJoinedPlanes(JoinedPlanes):
         words = claim_words(limit, lease, owner, check_order(order))
         session = self._session
         patience = round(session.store.settings.timeout * 1000)
-        known_for = max(_MARK_MS, min(lease, _MARK_MOST)) + _MARK_MS
-        found = _Claim(claim_keys(session.keys.queue(queue)), words, patience, known_for)
+        known_for = max(MARK_MS, min(lease, _MARK_MOST)) + MARK_MS
+        found = ClaimCall(claim_keys(session.keys.queue(queue)), words, patience, known_for)
         if len(prepared.calls) >= _CALLS:
             prepared.calls.clear()
         prepared.calls[queue, owner, lease_for, limit, order] = found
@@ -271,7 +273,7 @@ class RedisJoinedPlanes(JoinedPlanes):
         self,
         coming: asyncio.Future[Any],
         ask: Callable[[int], asyncio.Future[Any]],
-        prepared: _Prepared,
+        prepared: PreparedMark,
         queue: str,
         owner: str,
         place: bytes,
@@ -353,16 +355,16 @@ class RedisJoinedPlanes(JoinedPlanes):
         spent = self._spent
         return [spent.popleft() for _ in range(min(_FORGET, len(spent)))]
 
-    def _prepared(self, mark: Mark) -> _Prepared:
+    def _prepared(self, mark: Mark) -> PreparedMark:
         found = self._marks.get(mark)
         if found is None:
             if len(self._marks) >= _PREPARED:
                 self._marks.clear()
-            found = self._marks[mark] = _Prepared(self._encoder, mark)
+            found = self._marks[mark] = PreparedMark(self._encoder, mark)
         return found
 
     async def _as_they_are(
-        self, prepared: _Prepared, leases: Sequence[Lease], names: Sequence[str]
+        self, prepared: PreparedMark, leases: Sequence[Lease], names: Sequence[str]
     ) -> list[WriteResult]:
         """Give what became of marks that an unanswered call has made."""
         mark = prepared.mark
@@ -399,139 +401,6 @@ class _Answer(Awaitable[Taken]):
         if coming is not None and not coming.get_loop().is_closed():
             # Nobody will ever hear of its failure, and nobody has to.
             coming.add_done_callback(_has_failed)
-
-
-@attrs.frozen
-class _Form:
-    """
-    What is sent of every insert of a form whose entry is due at once.
-
-    Attributes:
-        prefix: What stands before the id in the key of a record.
-        queue: The keys of the queue.
-        registry: The key of the namespaces of its kind.
-        indexes: The keys of the indexes.
-        words: The arguments between the priority and the fields.
-        stored: Gives the fields of one.
-        is_plain: Whether all of them stand at the same place of each index.
-    """
-
-    prefix: bytes
-    queue: tuple[bytes, ...]
-    registry: bytes
-    indexes: tuple[bytes, ...]
-    words: tuple[bytes | int, ...]
-    stored: Stored
-    is_plain: bool
-
-    @classmethod
-    def of(cls, session: Session, encoder: Encoder, queue: str, namespace: str, form: Form) -> Self:
-        """
-        Encode it.
-
-        Raises:
-            InvalidValueError: Some value is not portable, or too large.
-        """
-        space = encoder.space(namespace)
-        heads, stored = encoder.form(form, namespace)
-        _, registry, *indexes = space.keys
-        places = session.keys.queue(queue)
-        return cls(
-            space.prefix,
-            (*add_keys(places), session.keys.queues),
-            registry,
-            (*indexes,),
-            (
-                *publish_head(session, places),
-                namespace.encode(),
-                _MARK_MS,
-                len(indexes),
-                *(heads or ()),
-            ),
-            stored,
-            heads is not None,
-        )
-
-
-def _inserted(insert: Insert, now: int, _: int) -> Record:
-    """Make the record, without its value, of what was inserted."""
-    where = f"{insert.namespace}/{insert.id}"
-    return Record.lazy(insert.namespace, insert.id, Fields({}, where), now, insert.expires_at)
-
-
-@attrs.frozen
-class _Claim:
-    """
-    What is sent of every claim that asks for the same.
-
-    Attributes:
-        keys: The keys of the queue.
-        words: The arguments of the broker.
-        patience: Milliseconds after which nobody waits for an answer.
-        known_for: Milliseconds for which it is known what was taken.
-    """
-
-    keys: tuple[bytes, ...]
-    words: tuple[bytes | int, ...]
-    patience: int
-    known_for: int
-
-
-@final
-class _Prepared:
-    """
-    What is sent of a mark, and how its answers are read.
-
-    Raises:
-        InvalidValueError: It sets what is not portable, or guards a list or an object.
-    """
-
-    __slots__ = ("calls", "mark", "space", "words")
-
-    def __init__(self, encoder: Encoder, mark: Mark) -> None:
-        self.calls: dict[tuple[str, str, float, int, Order], _Claim] = {}
-        self.mark = mark
-        self.space: Space = encoder.space(mark.namespace)
-        instants = dict.fromkeys(mark.now_fields, 0)
-        # Token and name come last: the script puts them there.
-        fields = {**mark.set, **instants, mark.token_field: 0, mark.name_field: ""}
-        # A patch of any record says how all of them are sent.
-        item = encoder.encode(
-            Patch(mark.namespace, "any", set=fields, increment=mark.increment, expect=mark.expect)
-        )
-        if item.guarded:
-            raise InvalidValueError("mark.expect", "must not guard a list or an object")
-        _, _, *lists = item.group
-        first = 2 + len(mark.expect)
-        columns = {name: first + place for place, name in enumerate(fields)}
-        set_by_script = {columns[mark.token_field], columns[mark.name_field]}
-        set_by_script.update(columns[name] for name in instants)
-        shared = [
-            (place, text)
-            for place, text in enumerate(item.arguments, 1)
-            if place not in set_by_script
-        ]
-        named: list[bytes | int] = []
-        for names in lists:
-            named += (len(names), *names)
-        self.words: tuple[bytes | int, ...] = (
-            self.space.prefix,
-            len(instants),
-            *(columns[name] for name in instants),
-            1,
-            *self.space.head,
-            *named,
-            len(shared),
-            *(word for pair in shared for word in pair),
-        )
-
-    def result(self, lease: Lease, reply: Any) -> WriteResult:
-        """Read what became of a record; see ``lua/write.lua``."""
-        if type(reply) is int:
-            return WriteResult(applied=False)
-        namespace = self.mark.namespace
-        record = record_from(namespace, lease.id, reply[1], stored_of(reply[2])[1], self.space.kind)
-        return WriteResult(reply[0] == 1, record)
 
 
 def _check_guards(expect: Mapping[str, Any]) -> None:

@@ -85,6 +85,20 @@ class Index:
     equal: str | None = None
     time: str | None = None
 
+    def head(self, texts: Mapping[str, bytes]) -> bytes:
+        """Give what its members have before the id, by the texts of the fields."""
+        head = b""
+        if self.equal is not None:
+            head += equal_part(texts.get(self.equal)) + b"\0"
+        if self.time is not None:
+            head += time_part(texts.get(self.time)) + b"\0"
+        return head
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that it looks at."""
+        return frozenset(name for name in (self.equal, self.time) if name is not None)
+
 
 _BY_ID: Final = (Index("i"),)
 _INDEXES: Final[Mapping[RecordKind, tuple[Index, ...]]] = {

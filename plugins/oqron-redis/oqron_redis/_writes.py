@@ -17,6 +17,7 @@ from oqron_redis._records import Fields, names_of, record_from, stored_of
 __all__ = [
     "MAX_ATOMIC",
     "STEP",
+    "STEP_BYTES",
     "Batch",
     "Returning",
     "check_atomic",
@@ -35,7 +36,8 @@ STEP: Final = 250
 """How many writes a script applies at most, unless they are atomic."""
 MAX_ATOMIC: Final = 10_000
 """How many an atomic batch has at most."""
-_STEP_BYTES: Final = 1024 * 1024
+STEP_BYTES: Final = 1024 * 1024
+"""How many bytes of values it takes at most, unless they are of a single write."""
 _FAIR_BYTES: Final = 48 * 1024
 _FAIR_LEAST: Final = 16
 
@@ -55,12 +57,12 @@ def grouped(items: Sequence[Item]) -> list[Group]:
 
 def item_steps(items: Sequence[Item]) -> list[Sequence[Item]]:
     """Divide items into steps."""
-    if len(items) <= STEP and sum(item.size for item in items) <= _STEP_BYTES:
+    if len(items) <= STEP and sum(item.size for item in items) <= STEP_BYTES:
         return [items]
     steps: list[Sequence[Item]] = []
     start = size = 0
     for index, item in enumerate(items):
-        if index > start and (index - start >= STEP or size + item.size > _STEP_BYTES):
+        if index > start and (index - start >= STEP or size + item.size > STEP_BYTES):
             steps.append(items[start:index])
             start, size = index, 0
         size += item.size
@@ -79,9 +81,9 @@ def group_steps(groups: Sequence[Group], *, fair: bool = False) -> list[list[Gro
     """
     most = STEP
     # Each is measured only where the largest of everything together might be too large.
-    if fair or sum(group.largest for group in groups) > _STEP_BYTES // STEP:
+    if fair or sum(group.largest for group in groups) > STEP_BYTES // STEP:
         sizes = [size for group in groups for size in group.sizes()]
-        if max(sizes) > _STEP_BYTES // STEP:
+        if max(sizes) > STEP_BYTES // STEP:
             return None
         if fair:
             most = max(_FAIR_LEAST, min(STEP, _FAIR_BYTES * len(sizes) // max(1, sum(sizes))))

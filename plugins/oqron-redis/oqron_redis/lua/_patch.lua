@@ -28,42 +28,7 @@ for i = 1, #set do
   changes[2 * i - 1] = set[i]
 end
 
--- The sums of small integers, which a number of Lua holds exactly, as texts to set;
--- nil where one is no integer at all, and none where Redis has to add.
-local function sums(old)
-  local found = {}
-  for i = 1, #raise do
-    local text, by = old[raise_at[i]] or '0', row[raise_base + i]
-    if not string.find(text, '^-?%d+$') then return nil end
-    if found and #text <= 15 and #by <= 15 then
-      found[i] = string.format('%.0f', tonumber(text) + tonumber(by))
-    else
-      found = false
-    end
-  end
-  return found
-end
-
--- Add to integer fields; whether all could be added to. HINCRBY knows best what
--- leaves 64 bits, so what it did before it refused is taken back.
-local function raise_all(key, old)
-  for i = 1, #raise do
-    -- It may stand in the body alone.
-    call('HSET', key, raise[i], old[raise_at[i]] or '0')
-    local reply = redis.pcall('HINCRBY', key, raise[i], row[raise_base + i])
-    if type(reply) == 'table' and reply.err then
-      if not string.find(reply.err, 'overflow', 1, true)
-        and not string.find(reply.err, 'integer', 1, true) then
-        error(reply.err)
-      end
-      for back = 1, i - 1 do
-        call('HSET', key, raise[back], old[raise_at[back]] or '')
-      end
-      return false
-    end
-  end
-  return true
-end
+-- needs: _sums
 
 local function joined(text, body)
   if not text or string.find(text, '^%[%s*%]$') then return '[' .. body .. ']' end
@@ -83,7 +48,7 @@ for w = first, last do
     complete(key, names, old)
     -- All that can refuse is looked at before anything is written.
     local ok = holds(row, 1, old, expect_at)
-    local added = sums(old)
+    local added = sums(old, raise, raise_at, row, raise_base)
     ok = ok and added ~= nil
     for i = 1, #join do
       local text = old[join_at[i]]
@@ -91,7 +56,7 @@ for w = first, last do
     end
     if ok then
       if atomic then save(key) end
-      ok = added or raise_all(key, old)
+      ok = added or raise_all(key, old, raise, raise_at, row, raise_base)
     end
     if not ok then
       answer[w + 1] = report(0, key, meta)
