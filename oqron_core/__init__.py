@@ -41,6 +41,7 @@ from oqron_core.models import (
     Run,
     RunStatus,
 )
+from oqron_core.models.records import Breaker, LogEntry
 from oqron_core.models.schedule import CatchUp, Schedule
 from oqron_core.planes import (
     CONTRACT_VERSION,
@@ -64,11 +65,17 @@ from oqron_core.planes import (
     TokenBucket,
 )
 from oqron_core.protocol.claims import Claim
+from oqron_core.protocol.copies import LocalCache
 from oqron_core.protocol.holding import HeldLease
-from oqron_core.protocol.pauses import Behaviour
+from oqron_core.protocol.pauses import Behaviour, Pause
 from oqron_core.protocol.pointers import Move
+from oqron_core.protocol.retaining import Prunable, Rule
 from oqron_core.protocol.run_handle import RunHandle
-from oqron_core.services.breakers import BreakerPolicy
+from oqron_core.services.breakers import BreakerPolicy, Permit
+from oqron_core.services.definitions import Defined
+from oqron_core.services.limits import Ban
+from oqron_core.services.logs import LogHandler
+from oqron_core.services.maintenance import Report
 from oqron_core.storage import Storage, open_storage
 from oqron_core.taxonomy import RecordKind, Table, classify_namespace, table_for_kind
 
@@ -79,8 +86,10 @@ __all__ = [
     "Backend",
     "BackendNotFoundError",
     "Backoff",
+    "Ban",
     "Behaviour",
     "BlockingCallError",
+    "Breaker",
     "BreakerPolicy",
     "Capabilities",
     "CapabilityError",
@@ -93,6 +102,7 @@ __all__ = [
     "Control",
     "CorruptRecordError",
     "Decision",
+    "Defined",
     "Delete",
     "DuplicateBackendError",
     "DurablePlane",
@@ -108,18 +118,26 @@ __all__ = [
     "JobStatus",
     "Lease",
     "LeaseLostError",
+    "LocalCache",
+    "LogEntry",
+    "LogHandler",
     "Message",
     "Mode",
     "Move",
     "OqronError",
     "Page",
     "Patch",
+    "Pause",
     "PausedError",
+    "Permit",
     "PluginError",
+    "Prunable",
     "Put",
     "Query",
     "Record",
     "RecordKind",
+    "Report",
+    "Rule",
     "Run",
     "RunHandle",
     "RunStatus",

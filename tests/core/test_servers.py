@@ -308,6 +308,20 @@ def test_the_program_of_a_wheel_is_where_it_is_looked_for(package: str, inside: 
     assert os.access(Path(spec.origin).parent / inside, os.X_OK)
 
 
+def test_a_server_is_found_behind_another_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel puts its own into the environment, which must not hide the machine's."""
+    programs = [tmp_path / folder / "redis-server" for folder in ("first", "second")]
+    for program in programs:
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n", encoding="utf-8")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join(str(program.parent) for program in programs))
+
+    assert programs == [*_redis_server._programs()][:2]
+
+
 def test_no_valkey_is_taken_for_a_newer_redis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import pkgutil
 import subprocess
 import sys
+import typing
 
 from pathlib import Path
 
@@ -76,6 +80,38 @@ def test_every_public_name_is_there_and_sorted() -> None:
 
     assert sorted(set(public)) == sorted(public)
     assert [] == [name for name in public if not hasattr(oqron_core, name)]
+
+
+def test_what_services_give_can_be_named() -> None:
+    """Every class in the annotations of their public methods is one of the package's names."""
+    import oqron_core
+
+    from oqron_core import services
+
+    modules = [
+        importlib.import_module(f"oqron_core.services.{found.name}")
+        for found in pkgutil.iter_modules(services.__path__)
+    ]
+    named: set[type] = set()
+    for module in (importlib.import_module("oqron_core.storage"), *modules):
+        for cls in vars(module).values():
+            if inspect.isclass(cls) and cls.__module__ == module.__name__:
+                for name, method in inspect.getmembers(cls, inspect.isfunction):
+                    if not name.startswith("_"):
+                        hints = typing.get_type_hints(inspect.unwrap(method))
+                        named.update(*map(_classes_of, hints.values()))
+
+    assert len(named) > 20
+    assert [] == sorted(
+        f"{cls.__module__}.{cls.__name__}"
+        for cls in named
+        if getattr(oqron_core, cls.__name__, None) is not cls
+    )
+
+
+def _classes_of(hint: object) -> set[type]:
+    found = {hint} if inspect.isclass(hint) and hint.__module__.startswith("oqron_core") else set()
+    return found.union(*map(_classes_of, typing.get_args(hint)))
 
 
 @pytest.mark.parametrize("module", ["oqron_core.sync", "oqron_core.testing.servers"])

@@ -59,22 +59,30 @@ _MISSING: Final = object()
 _numbers = itertools.count()
 
 
+_OFTEN: Final = 300
+"""How often one is asked for, before what keeps it away is told."""
+
+
 async def _claim(storage: Storage) -> Any:
-    while True:
+    for _ in range(_OFTEN):
         await storage.jobs.add(QUEUE, {"n": 1}, max_attempts=1000)
         if claims := await storage.jobs.claim(QUEUE, lease_for=LEASE):
             return claims[0]
         # One of the calls is to pause it.
         await storage.jobs.resume(QUEUE)
+    raise AssertionError(f"no job to claim: {await storage.hot.broker.counts(QUEUE)}")
 
 
 async def _delivery(storage: Storage) -> Any:
     await storage.topics.subscribe(TOPIC, GROUP)
-    await storage.topics.resume(TOPIC, GROUP)
-    while True:
+    for _ in range(_OFTEN):
         await storage.topics.publish(TOPIC, {"n": 1})
         if claims := await storage.topics.claim(TOPIC, GROUP, lease_for=LEASE):
             return claims[0]
+        # Likewise, and a pause that was cancelled may come late.
+        await storage.topics.resume(TOPIC, GROUP)
+    queue = storage.topics.delivery_queue(TOPIC, GROUP)
+    raise AssertionError(f"no delivery to claim: {await storage.hot.broker.counts(queue)}")
 
 
 async def _held(storage: Storage) -> Any:

@@ -186,7 +186,7 @@ class KnownForm:
         same: All of it but its open fields, as a document.
     """
 
-    __slots__ = ("_frame", "_order", "same")
+    __slots__ = ("_frame", "_open", "_order", "same")
 
     def __init__(self, form: Form, fields: Mapping[str, Any]) -> None:
         self._order = [name for name in fields if name in form.open]
@@ -197,6 +197,8 @@ class KnownForm:
             for name, field in fields.items()
         ]
         self._frame = b"{" + b",".join(parts) + b"}"
+        names = [dumps(name).replace(b"%", b"%%") for name in self._order]
+        self._open = b"{" + b",".join(name + b":%b" for name in names) + b"}"
 
     def document(self, given: Mapping[str, Any], max_bytes: int) -> bytes | None:
         """Give a whole value, checked; None for what needs a closer look."""
@@ -205,6 +207,32 @@ class KnownForm:
             return None
         data = self._frame % tuple(texts)
         return None if len(data) > max_bytes else data
+
+    def open_parts(self, given: Sequence[Mapping[str, Any]], max_bytes: int) -> list[bytes] | None:
+        """Give the open fields of many values, checked, as documents; None as `document`."""
+        columns: list[list[bytes]] = []
+        for name in self._order:
+            texts = _quick_texts([fields[name] for fields in given])
+            if texts is None:
+                return None
+            columns.append(texts)
+        parts = [self._open % row for row in zip(*columns, strict=True)]
+        return None if max(map(len, parts)) > max_bytes else parts
+
+
+def _quick_texts(values: Sequence[Any]) -> list[bytes] | None:
+    """Give the JSON texts of plain values of one field; None as `_quick_text`."""
+    kinds = {*map(type, values)}
+    if kinds == {str}:
+        try:
+            texts = [b"%b" % orjson.dumps(value) for value in values]
+        except TypeError:  # orjson's for a lone surrogate
+            return None
+        return None if b"\\u0000" in b"".join(texts) else texts
+    if kinds == {int} and min(values) >= INT_MIN and max(values) <= INT_MAX:
+        return [b"%d" % value for value in values]
+    found = [_quick_text(value) for value in values]
+    return None if None in found else cast("list[bytes]", found)
 
 
 def _quick_text(value: Any) -> bytes | None:
@@ -597,6 +625,10 @@ class Batch:
             write.namespace, write.id, item.fields, inserted_at, write.expires_at, kind
         )
         return WriteResult(applied=True, record=record)
+
+    def absorb_inserts(self, rows: Rows) -> None:
+        """Note what became of a batch that is one statement of inserts."""
+        self._absorb_insert(self.items, rows)
 
     def _absorb_insert(self, items: list[Item], rows: Rows) -> list[Item]:
         ms, names = rows[0]

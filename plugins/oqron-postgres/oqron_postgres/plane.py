@@ -38,6 +38,7 @@ from oqron_core.planes import (
 from oqron_postgres._bound import BoundLink, CommitWatcher
 from oqron_postgres._connection import PooledLink, PostgresConnection
 from oqron_postgres._copy import COPY_FROM, Copies, Copy
+from oqron_postgres._fresh import Fresh
 from oqron_postgres._links import Link, Rows, link_of
 from oqron_postgres._query import Composer, cursor_after, segments_of, shape_of
 from oqron_postgres._sqltext import Statement
@@ -268,8 +269,10 @@ class PostgresPlane(_Statements):
             return []
         if atomic:
             self._check_atomic(writes)
-        elif returning is not None and not returning and (copied := await self._copy(writes)):
-            return copied
+        elif returning is not None and not returning:
+            inserted = await self._copy(writes) or await self._insert_fresh(writes)
+            if inserted is not None:
+                return inserted
         batch = self._batch(writes, returning)
         if atomic and len(writes) > 1:
             await self._core.connection.run(lambda link: _write_atomic(link, batch))
@@ -286,6 +289,23 @@ class PostgresPlane(_Statements):
             return None
         copy = Copy.of(writes, self.scope, core.context.max_value_bytes)
         return None if copy is None else await core.copies.write(copy)
+
+    async def _insert_fresh(self, writes: Sequence[Write]) -> Sequence[WriteResult] | None:
+        """Insert records of one form; None where these are not."""
+        core = self._core
+        book, limit = core.connection.book, core.context.max_value_bytes
+        fresh = Fresh.of(writes, self.scope, book, limit)
+        if fresh is None:
+            return None
+        rows = await self._fetch(fresh.statement, fresh.params, idempotent=False)
+        ms, names = rows[0]
+        if names is None:
+            return fresh.results(ms)
+        # Something was in the way of some: that is looked at one by one.
+        batch = self._batch(writes, ())
+        batch.absorb_inserts(rows)
+        await self._read_blocked(batch)
+        return batch.finish()
 
     async def _write_each(self, batch: Batch) -> None:
         for wave in batch.waves():
