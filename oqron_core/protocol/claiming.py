@@ -356,13 +356,18 @@ class Claiming:
         batch: _Batch,
     ) -> list[Claim]:
         others: list[tuple[Lease, str, Record | None]] = []
+        aside: list[Lease] = []
         for (lease, job_id), run_id, result in zip(pairs, runs, results, strict=True):
             record = result.record
             if result.applied and record is not None:
                 if not self._begin(lease, run_id, record, batch):
-                    await self._session.nack([lease], delay=_ASIDE_FOR)
+                    aside.append(lease)
             else:
                 others.append((lease, job_id, record))
+        if aside:
+            # Not waited for: whoever is cancelled meanwhile would leave the others behind.
+            laying = self._session.nack(aside, delay=_ASIDE_FOR)
+            self._session.spawn(laying, name="oqron-aside", brief=True)
         if others:
             await self._look_again(others, batch)
             claims = batch.claims

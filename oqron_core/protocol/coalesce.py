@@ -142,6 +142,9 @@ class Coalescer(Generic[T, R]):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # One that was cancelled before it began has said nothing of itself.
+        self._starting = False
+        self._tasks.difference_update(tasks)
         self._refuse_pending()
 
     def _refuse_pending(self) -> None:

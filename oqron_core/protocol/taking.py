@@ -142,10 +142,13 @@ class Take:
         Asked for once more, and for as long; nothing more is taken.
         """
         self._begun = self._refused = None
-        with contextlib.suppress(UnavailableError):
+        try:
             taken, sent = await self._patiently(0, found_late)
             if taken.leases:
                 await found_late(taken, sent)
+        except (StorageError, ClosedError) as error:
+            # Where there was no answer it is asked after.
+            log.debug("what a cancelled claim took will lapse: %s", error)
 
     async def _patiently(
         self, limit: int, found_late: Callable[[Taken, float], Awaitable[None]]

@@ -284,3 +284,103 @@ def test_every_item_is_flushed_once_however_flushes_end() -> None:
         assert [*range(1000)] == sorted(seen)
 
     asyncio.run(main())
+
+
+def test_one_that_goes_alone_is_sent_at_once_and_others_go_beside_it() -> None:
+    """It waits for no turn; what comes meanwhile does not wait for it."""
+
+    async def main() -> None:
+        holds = Holds()
+        coalescer = Coalescer(holds.flush, at_once=2)
+        assert coalescer.is_idle
+        lone = asyncio.create_task(coalescer.alone(0))
+        await asyncio.sleep(0)
+        assert [[0]] == holds.batches
+        assert not coalescer.is_idle
+        answers = [coalescer.submit(n) for n in (1, 2)]
+        await _turns()
+        assert [[0], [1, 2]] == holds.batches
+        answers += [coalescer.submit(n) for n in (3, 4)]
+        holds.gates[0].set()
+        assert 0 == await lone
+        await _turns()
+        holds.gates[1].set()
+        await _turns()
+        for gate in holds.gates:
+            gate.set()
+        assert [1, 2, 3, 4] == await asyncio.gather(*answers)
+        await coalescer.drain()
+        assert coalescer.is_idle
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("end", ["answer", "error", "cancel"])
+def test_who_waits_behind_one_that_goes_alone_is_not_forgotten(at_once: int, end: str) -> None:
+    """However that one ends; draining waits for it."""
+
+    async def main() -> None:
+        gate = Gate()
+        gate.open.clear()
+        coalescer = Coalescer(gate.flush, at_once=at_once)
+        lone = asyncio.create_task(coalescer.alone(0))
+        await asyncio.sleep(0)
+        draining = asyncio.create_task(coalescer.drain())
+        await _turns()
+        assert not draining.done()
+        answer = coalescer.submit(1)
+        if end == "cancel":
+            lone.cancel()
+            await _turns()
+        gate.error = UnavailableError("no answer") if end == "error" else None
+        gate.open.set()
+        async with asyncio.timeout(5):
+            ended = await asyncio.gather(lone, answer, return_exceptions=True)
+            await draining
+        wanted = {"answer": int, "error": UnavailableError, "cancel": asyncio.CancelledError}
+        assert isinstance(ended[0], wanted[end])
+        assert isinstance(ended[1], UnavailableError if end == "error" else int)
+        assert coalescer.is_idle
+
+    asyncio.run(main())
+
+
+def test_few_that_are_left_over_wait_a_turn_for_those_who_were_answered() -> None:
+    """Else they would go by themselves, and the many behind them with nobody at work."""
+
+    async def main() -> None:
+        holds = Holds()
+        coalescer = Coalescer(holds.flush, at_once=2)
+
+        async def caller(number: int) -> None:
+            await coalescer.submit(number)
+            await coalescer.submit(number + 100)
+
+        callers = [asyncio.create_task(caller(n)) for n in range(4)]
+        await _turns()
+        late = coalescer.submit(50)
+        holds.gates[0].set()
+        await _turns()
+        assert [[0, 1, 2, 3], [50, 100, 101, 102, 103]] == holds.batches
+        for gate in holds.gates:
+            gate.set()
+        assert 50 == await late
+        await asyncio.gather(*callers)
+
+    asyncio.run(main())
+
+
+def test_what_comes_after_closing_is_answered() -> None:
+    """Also where a flush was ended before it had begun."""
+
+    async def main() -> None:
+        gate = Gate()
+        coalescer = Coalescer(gate.flush)
+        first = coalescer.submit(1)
+        await coalescer.close()
+        assert isinstance((await asyncio.gather(first, return_exceptions=True))[0], ClosedError)
+        async with asyncio.timeout(5):
+            assert 20 == await coalescer.submit(2)
+
+    asyncio.run(main())

@@ -217,11 +217,11 @@ class Worked(Unsure):
 
 
 @pytest.mark.parametrize("fail", [True, False])
-@pytest.mark.parametrize("count", [1, 300])
+@pytest.mark.parametrize(("count", "tag"), [(1, 9), (300, 9), (250, 1000), (250, 6000)])
 def test_what_was_worked_before_the_answer_came_does_not_come_again(
-    redis: RedisServer, fail: bool, count: int
+    redis: RedisServer, fail: bool, count: int, tag: int
 ) -> None:
-    """It is a dead letter, or deleted, when the call is made once more."""
+    """It is a dead letter, or deleted, when the call is made once more; large tags or small."""
 
     async def main() -> None:
         retention = {"completed_for": 0}
@@ -231,7 +231,7 @@ def test_what_was_worked_before_the_answer_came_does_not_come_again(
             if count == 1:
                 jobs = [await storage.jobs.add("q", 1)]
             else:
-                jobs = await storage.jobs.add_many("q", [*range(count)])
+                jobs = await storage.jobs.add_many("q", [*range(count)], tags=["x" * tag])
             assert not any(job.duplicate for job in jobs)
             assert await storage.jobs.claim("q", limit=999) == []
             letters = await storage.dead_letters.query("q", limit=999)

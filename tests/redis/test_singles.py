@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import attrs
 import pytest
 
 from oqron_core import Query, open_storage
-from oqron_core.exceptions import InvalidValueError
+from oqron_core.exceptions import InvalidValueError, UnavailableError
 from oqron_core.planes import Entry, Form, Insert, Json, Mark, Patch, Put, Scope
 from oqron_core.testing.contracts.base import fresh_scope
 from oqron_core.testing.servers import RedisServer
@@ -256,6 +257,119 @@ def test_closing_gives_back_what_a_claim_takes_meanwhile(redis: RedisServer) -> 
     asyncio.run(main())
 
 
+def test_a_claim_that_is_cancelled_beside_an_unreadable_job_leaves_none_behind(
+    redis: RedisServer,
+) -> None:
+    """Whatever it was about to put aside, the others are given back with their attempts."""
+
+    async def main() -> None:
+        for turns in range(12):
+            async with open_storage(**options(redis)) as storage:
+                jobs = [await storage.jobs.add("q", n) for n in range(4)]
+                (key,) = [key for key in map(str, redis.command("KEYS", "*")) if jobs[0].id in key]
+                redis.command("HSET", key, "data", "broken")
+                claiming = asyncio.create_task(storage.jobs.claim("q", limit=4, lease_for=60))
+                nack = storage._session.nack
+
+                async def cancelled(*args: Any, task: Any = claiming, **more: Any) -> bool:
+                    task.cancel()
+                    return bool(await nack(*args, **more))  # noqa: B023 - of this round
+
+                if turns == 0:
+                    storage._session.nack = cancelled
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if turns:
+                    claiming.cancel()
+                (left,) = await asyncio.gather(claiming, return_exceptions=True)
+                storage._session.nack = nack
+                for claim in left if isinstance(left, list) else ():
+                    await storage.jobs.release(claim)
+                found = []
+                async with asyncio.timeout(10):
+                    while len(found) < 3:
+                        found += await storage.jobs.claim("q", limit=9, wait=5.0)
+                assert [(claim.id, claim.attempt) for claim in found] == [
+                    (job.id, 1) for job in jobs[1:]
+                ]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_claim_that_cannot_be_followed_is_quiet(redis: RedisServer) -> None:
+    """What keeps it from being asked after is no error of anybody's task."""
+
+    async def main() -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        async with open_storage(**options(redis)) as storage:
+            job = await storage.jobs.add("q", 1)
+            claiming = asyncio.create_task(storage.jobs.claim("q", lease_for=60))
+            await asyncio.sleep(0)
+            (key,) = [key for key in map(str, redis.command("KEYS", "*")) if job.id in key]
+            redis.command("HSET", key, "\0", "broken")
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+            await asyncio.sleep(0.2)
+        gc.collect()
+        assert told == []
+
+    asyncio.run(main())
+
+
+def test_who_adds_beside_one_that_is_cancelled_is_not_held_up(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was cancelled is no sign that the server was lost."""
+    refused: list[Exception] = []
+    check = RedisJoinedPlanes._check_order
+
+    def watched(joined: RedisJoinedPlanes) -> None:
+        try:
+            check(joined)
+        except UnavailableError as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(RedisJoinedPlanes, "_check_order", watched)
+
+    async def main() -> None:
+        async with open_storage(**options(redis)) as storage:
+            await storage.jobs.add("q", 0)
+            for n in range(40):
+                hasty = asyncio.create_task(storage.jobs.add("q", n))
+                await asyncio.sleep(0)
+                other = asyncio.create_task(storage.jobs.add("q", n))
+                if n % 2:
+                    await asyncio.sleep(0)
+                hasty.cancel()
+                await asyncio.gather(hasty, other, return_exceptions=True)
+                assert not other.exception()
+        assert refused == []
+
+    asyncio.run(main())
+
+
+def test_cancelled_claims_of_nothing_leave_little(own_redis: RedisServer) -> None:
+    """They are known for as long as one may be on its way, however long their leases are."""
+
+    async def main() -> None:
+        async with open_storage(**options(own_redis)) as storage:
+            await storage.jobs.add("other", 1)
+            for _ in range(50):
+                claiming = asyncio.create_task(storage.jobs.claim("q", lease_for=3600.0))
+                await asyncio.sleep(0)
+                claiming.cancel()
+                await asyncio.gather(claiming, return_exceptions=True)
+            await asyncio.sleep(0.3)
+            assert not storage._session.joined._unsure
+            # The timeout of a call is 5 s, after which nobody waits.
+            for key in own_redis.command("KEYS", "*taken*"):
+                assert 0 < int(str(own_redis.command("PTTL", key))) <= 20_000
+
+    asyncio.run(main())
+
+
 MARK = Mark(
     "queue_job:q",
     token_field="token",
@@ -315,8 +429,10 @@ def test_a_mark_that_would_lose_a_record_is_refused(redis: RedisServer) -> None:
                 attrs.evolve(MARK, expect={}),
                 attrs.evolve(MARK, name_field="status", set={}),
                 attrs.evolve(MARK, set={}, increment={"status": 1}),
+                attrs.evolve(MARK, increment={"token": 1}),
+                attrs.evolve(MARK, now_fields=("tries",)),
             ):
-                with pytest.raises(InvalidValueError, match="status"):
+                with pytest.raises(InvalidValueError, match="mark"):
                     joined.claim(
                         "q", mark, owner="w", lease_for=60, limit=1, order="fifo", names="n", now=0
                     )

@@ -144,8 +144,9 @@ class RedisJoinedPlanes(JoinedPlanes):
 
     def _check_order(self) -> None:
         for future in self._under_way:
-            if _has_failed(future):
-                # Whoever made that call will learn of it in a moment, and try again.
+            if _has_failed(future) and not future.cancelled():
+                # Whoever made that call will learn of it in a moment, and try again; whoever
+                # was cancelled will not.
                 msg = "Redis was lost with jobs under way that come before these"
                 raise UnavailableError(msg)
 
@@ -202,9 +203,12 @@ class RedisJoinedPlanes(JoinedPlanes):
             return None
         keys, words = call
         self._check_order()
-        future = self._session.run("add_new", [*keys, *self._forgotten()], words)
+        spent = self._forgotten()
+        future = self._session.run("add_new", [*keys, *spent], words)
         (answer,) = await self._answers((future,), (mark,))
         if answer is None:
+            # Nor were those forgotten.
+            self._spent.extend(spent)
             return None
         self._spend((mark,))
         return known.results(inserts, answer)
@@ -228,8 +232,8 @@ class RedisJoinedPlanes(JoinedPlanes):
             known = prepared.calls.get((queue, owner, lease_for, limit, order))
         except TypeError:
             known = None
-        # What cannot be looked up is not legal, nor is what only equals an integer.
-        if known is None or type(limit) is not int:
+        # What cannot be looked up is not legal, nor is what only equals a number.
+        if known is None or type(limit) is not int or type(lease_for) is bool:
             known = self._claim_of(prepared, queue, owner, lease_for, limit, order)
         place = session.keys.taken(names)
         spent = self._forgotten()
@@ -242,7 +246,8 @@ class RedisJoinedPlanes(JoinedPlanes):
 
         # It is on its way before anybody waits for it.
         coming = ask(now)
-        taken = partial(self._taken, coming, ask, prepared, queue, owner, place, names)
+        over = limit == 0
+        taken = partial(self._taken, coming, ask, prepared, queue, owner, place, names, over)
         return _Answer(coming, taken)
 
     def _claim_of(
@@ -278,6 +283,7 @@ class RedisJoinedPlanes(JoinedPlanes):
         owner: str,
         place: bytes,
         names: str,
+        over: bool,  # noqa: FBT001 - whether nobody will ask again
     ) -> Taken:
         """Give what a claim has taken."""
         try:
@@ -291,6 +297,8 @@ class RedisJoinedPlanes(JoinedPlanes):
         if len(answer) == 1:
             msg = "Redis was too busy to be asked in time"
             raise UnavailableError(msg)
+        if over:
+            self._unsure.pop(place, None)
         leases = leases_of(queue, owner, answer[1])
         given = [f"{names}{number:04x}" for number in range(len(leases))]
         if len(answer) == _TAKEN_NOW:

@@ -47,7 +47,17 @@ class NewJobs:
         InvalidValueError: Some value is not portable, or too large.
     """
 
-    __slots__ = ("_form", "_head", "_indexes", "_kind", "_limit", "_places", "_prefix", "is_plain")
+    __slots__ = (
+        "_form",
+        "_head",
+        "_indexes",
+        "_kind",
+        "_limit",
+        "_places",
+        "_prefix",
+        "_same",
+        "is_plain",
+    )
 
     def __init__(
         self, session: Session, encoder: Encoder, queue: str, namespace: str, form: Form
@@ -64,6 +74,7 @@ class NewJobs:
         self._places = (*add_keys(keys), session.keys.queues, registry)
         self._indexes = (*indexes,)
         same, others = known.apart
+        self._same = sum(map(len, same[1::2]))
         self._head: tuple[tuple[bytes | int, ...], tuple[bytes | int, ...]] = (
             (*publish_head(session, keys), namespace.encode(), MARK_MS),
             (
@@ -95,7 +106,8 @@ class NewJobs:
             return keys, [*before, 1, *after, name, entries[0].priority, *values]
         columns = self._form.columns(self._form.opened(inserts, self._limit), len(inserts))
         # Far below what would take several steps: there all are named by one mark as well.
-        if sum([sum(map(len, column)) for column in columns]) > STEP_BYTES // 2:
+        size = sum([sum(map(len, column)) for column in columns]) + self._same * len(inserts)
+        if size > STEP_BYTES // 2:
             return None
         ids = [insert.id.encode() for insert in inserts]
         prefix = self._prefix
@@ -140,8 +152,9 @@ class PreparedMark:
     What is sent of a mark, and how its answers are read.
 
     Raises:
-        InvalidValueError: It sets what is not portable, guards a list or an object, or sets
-            what an index looks at without a guard that says what it was.
+        InvalidValueError: It sets what is not portable, changes one field in two ways, guards
+            a list or an object, or sets what an index looks at without a guard that says what
+            it was.
     """
 
     __slots__ = ("calls", "indexes", "kind", "mark", "words")
@@ -168,12 +181,14 @@ class PreparedMark:
         last = len(guards) + len(names)
         said = {name: text for name, text in zip(mark.expect, texts, strict=False) if text}
         written = dict(zip(mark.set, texts[len(guards) : last], strict=True))
+        changed = [*mark.set, *mark.increment, *mark.now_fields, mark.token_field, mark.name_field]
+        if len({*changed}) < len(changed):
+            raise InvalidValueError("mark", "changes one field in two ways")
         late = names_of((*mark.now_fields, mark.token_field, mark.name_field))
         indexes: list[bytes] = []
         heads: list[bytes] = []
-        changed = {*mark.set, *mark.increment, *mark.now_fields, mark.token_field, mark.name_field}
         for index, key in zip(indexes_of(space.kind), space.keys[2:], strict=True):
-            moved = index.fields & changed
+            moved = index.fields.intersection(changed)
             if moved and not (index.fields <= {*mark.expect} and moved <= {*mark.set}):
                 reason = f"sets {min(moved)!r}, by which records are found, without a guard"
                 raise InvalidValueError("mark", reason)

@@ -118,11 +118,13 @@ if last > 0 then
   end
 end
 -- Where nothing was taken there is nothing to be known, but what is made again may have an
--- elder that is still on its way.
-if last > 0 or ARGV[1] == '0' or ARGV[8] == '1' then
-  -- As in claim: a write that frees memory comes first.
-  if last == 0 then call('DEL', mark) end
+-- elder that is still on its way, until nobody waits for that any more.
+if last > 0 then
   call('SET', mark, table.concat(taken, '\0'), 'PX', ARGV[7])
+elseif ARGV[1] == '0' or ARGV[8] == '1' then
+  -- As in claim: a write that frees memory comes first.
+  call('DEL', mark)
+  call('SET', mark, table.concat(taken, '\0'), 'PX', tonumber(ARGV[6]) - now + 1000)
 end
 for i = #KEYS - forgotten + 1, #KEYS do call('UNLINK', KEYS[i]) end
 return {now_text, taken, answer}
