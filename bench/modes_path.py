@@ -45,7 +45,7 @@ import attrs
 import orjson
 import psycopg
 
-from pickups import Oqron, Popped, between_processes, in_one_process
+from pickups import OUTPUT, QUEUE, Oqron, Popped, between_processes, in_one_process
 from psycopg_pool import AsyncConnectionPool
 from redis.asyncio import Redis
 
@@ -66,7 +66,6 @@ from oqron_core.testing import servers
 
 T = TypeVar("T")
 
-QUEUE = "bench"
 PAYLOAD = {
     "to": "someone@example.com",
     "subject": "Your order has been shipped",
@@ -75,7 +74,6 @@ PAYLOAD = {
     "tags": ["new", "trial"],
     "body": "x" * 470,
 }
-OUTPUT = {"ok": True}
 CLAIM = 100
 BULK = 1000
 LINES = 5

@@ -31,7 +31,7 @@ from oqron_core import open_storage
 from oqron_core.testing import servers
 
 
-__all__ = ["Oqron", "Popped", "Side", "between_processes", "in_one_process"]
+__all__ = ["OUTPUT", "QUEUE", "Oqron", "Popped", "Side", "between_processes", "in_one_process"]
 
 QUEUE: Final = "bench"
 OUTPUT: Final = {"ok": True}

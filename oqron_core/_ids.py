@@ -93,10 +93,7 @@ def uuid7() -> str:
     """
     with _lock:
         _count_up()
-        if _tail >> _LOWER_BITS != _upper:
-            return _text()
-        # As `_text`, of which this is the usual part: every job has one.
-        return f"{_start}{_tail & _LOWER:012x}"
+        return _text()
 
 
 def uuid7_block() -> str:

@@ -147,7 +147,8 @@ class Adding:
             if fate == "hold":
                 return await self._hold(queue, insert, template.job(insert.id, data, now))
         given = template.spec.id is not None
-        added = Added(queue, insert, template.priority, template.delay, given=given)
+        priority = template.common["priority"]
+        added = Added(queue, insert, priority, template.delay, given=given)
         await session.add(added)
         if not added.applied:
             return (await self._existing(queue, [insert]))[0]

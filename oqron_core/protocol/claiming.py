@@ -203,22 +203,19 @@ class Claiming:
         """
         session = self._session
         late = partial(self._take_late, ask)
-        with session.in_hand():
-            with session.recorder.busy(claiming=True):
-                try:
-                    taken, sent = await take.finish(late)
-                except asyncio.CancelledError:
-                    if not session.closed:
-                        session.spawn(take.recall(late), name="oqron-claim-left", brief=True)
-                    raise
-                if not taken.leases:
-                    return None
-                if all(result.applied for result in taken.results):
-                    return self._in_time(*await self._accept(taken, sent, ask))
-            return await self._to_the_end(self._accept_in_time(taken, sent, ask))
-
-    async def _accept_in_time(self, taken: Taken, sent: float, ask: _Ask) -> list[Claim] | None:
-        return self._in_time(*await self._accept(taken, sent, ask))
+        with session.in_hand(), session.recorder.busy(claiming=True):
+            try:
+                taken, sent = await take.finish(late)
+            except asyncio.CancelledError:
+                if not session.closed:
+                    session.spawn(take.recall(late), name="oqron-claim-left", brief=True)
+                raise
+            if not taken.leases:
+                return None
+            accepting = self._accept_in_time(taken, sent, ask)
+            if all(result.applied for result in taken.results):
+                return await accepting
+            return await self._to_the_end(accepting)
 
     async def _take_all(self, take: Take, limit: int, ask: _Ask) -> list[Claim] | None:
         """
@@ -245,7 +242,7 @@ class Claiming:
                     await asyncio.sleep(0)
                 if taken.leases:
                     any_leases = True
-                    claims += self._in_time(*await self._accept(taken, sent, ask))
+                    claims += await self._accept_in_time(taken, sent, ask)
         except Exception as error:
             if coming is not None:
                 coming.add_done_callback(partial(self._release_taken, ask))
@@ -269,6 +266,9 @@ class Claiming:
     async def _take_late(self, ask: _Ask, taken: Taken, sent: float) -> None:
         claims, _ = await self._accept(taken, sent, ask)
         self._give_back(claims)
+
+    async def _accept_in_time(self, taken: Taken, sent: float, ask: _Ask) -> list[Claim]:
+        return self._in_time(*await self._accept(taken, sent, ask))
 
     async def _accept(self, taken: Taken, sent: float, ask: _Ask) -> tuple[list[Claim], _Batch]:
         # What was left of the leases when the server answered; all end together.

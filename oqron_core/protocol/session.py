@@ -132,7 +132,7 @@ class Session:
         can = durable.capabilities
         self.atomic: bool = can.atomic and can.atomic_scope == "scope"
         self.ends: Ends = Ends(self)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._brief: set[asyncio.Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
@@ -547,12 +547,9 @@ class Session:
         One that is *brief* is waited for when the storage closes.
         """
         task = asyncio.create_task(coroutine, name=name)
-        if brief:
-            self._brief.add(task)
-            task.add_done_callback(self._brief.discard)
-        else:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        tasks = self._brief if brief else self._tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task
 
     @contextlib.contextmanager
@@ -609,7 +606,7 @@ class Session:
         self._closed = True
         for flushes in (self.ends, self._adds, self._writes, self._acks, self._publishes):
             await flushes.close()
-        tasks: list[asyncio.Future[Any]] = [*self._brief, *self._tasks]
+        tasks = [*self._brief, *self._tasks]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -140,7 +140,6 @@ class JobTemplate:
         value: The fields of the record; an id, a payload and an instant take their places.
         form: The same, where many jobs are made of it; else None.
         common: The arguments of the model that are the same for all.
-        priority: The priority.
         tags: The tags.
         backoff: The rule of retries, as it is stored.
         delay: Milliseconds until it is due; None for at once.
@@ -152,7 +151,6 @@ class JobTemplate:
     value: dict[str, Any]
     form: Form | None
     common: dict[str, Any]
-    priority: int
     tags: list[str]
     backoff: Mapping[str, Any]
     delay: int | None
@@ -256,7 +254,7 @@ def job_template(queue: str, spec: JobSpec, *, now: int, many: bool = False) -> 
     form = Form(value, ("id", "data", "createdAt")) if many else None
     namespace = check_namespace(JOB + queue)
     wire = backoff.to_wire()
-    return JobTemplate(queue, spec, namespace, value, form, common, priority, tags, wire, delay)
+    return JobTemplate(queue, spec, namespace, value, form, common, tags, wire, delay)
 
 
 def new_job(

@@ -122,6 +122,23 @@ def test_what_is_in_the_way_stays(postgres_url: str, prefix: str, encoded: list[
     run(main())
 
 
+def test_a_form_may_have_no_open_field(postgres_url: str, prefix: str, encoded: list[bool]) -> None:
+    """Few of them or many: each is the form."""
+    form = Form({"100 %": "%b", "n": 1}, ())
+
+    async def main() -> None:
+        async with opened(postgres_url, prefix) as plane:
+            for count in (1, 3, 60):
+                ids = [f"{count}-{n:02}" for n in range(count)]
+                batch = [Insert("queue_job:q", id_, form.fill({})) for id_ in ids]
+                assert all(await plane.write(batch, returning=()))
+                found = await plane.get("queue_job:q", ids)
+                assert [record and record.value for record in found] == [dict(form.fields)] * count
+            assert encoded == [True, True]
+
+    run(main())
+
+
 def test_an_id_that_stands_twice_is_written_once(
     postgres_url: str, prefix: str, encoded: list[bool]
 ) -> None:

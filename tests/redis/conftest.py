@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from oqron_core.planes import DurablePlane, HotPlane, PlaneContext, Scope
 from oqron_core.testing import servers
 from oqron_core.testing.contracts.base import fresh_scope
 from oqron_redis import BACKEND, RedisSettings, open_durable, open_hot
+
+
+# Modules of helpers beside this one are imported by name.
+sys.path.append(str(Path(__file__).parent))
 
 
 def _find(version: str) -> Path:

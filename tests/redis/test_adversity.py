@@ -9,22 +9,13 @@ from typing import Any
 
 import pytest
 
+from fix_redis import options
+
 from oqron_core.exceptions import UnavailableError
-from oqron_core.planes import Entry, Put, Scope
+from oqron_core.planes import Entry, Put
 from oqron_core.storage import Storage, open_storage
 from oqron_core.testing.contracts.base import fresh_scope
 from oqron_core.testing.servers import RedisServer
-
-
-def options_for(url: str, scope: Scope | None = None) -> dict[str, Any]:
-    """Give the settings of a whole storage on a server."""
-    scope = scope or fresh_scope("adversity")
-    return {
-        "mode": "redis",
-        "project": scope.project,
-        "environment": scope.environment,
-        "redis": {"url": url},
-    }
 
 
 def lasting_keys(server: RedisServer) -> set[str]:
@@ -78,7 +69,7 @@ def test_scripts_that_are_forgotten_are_sent_again(
         return call(lane, arguments, **options)
 
     async def main() -> None:
-        async with open_storage(**options_for(own_redis.url)) as storage:
+        async with open_storage(**options(own_redis.url)) as storage:
             monkeypatch.setattr(Lane, "call", forgetful)
             try:
                 async with asyncio.timeout(60):
@@ -99,8 +90,8 @@ def test_two_databases_of_one_server_hear_nothing_of_each_other(own_redis: Redis
         scope = fresh_scope("adversity")
         base = own_redis.url.rstrip("/").removesuffix("/0")
         async with (
-            open_storage(**options_for(f"{base}/0", scope)) as here,
-            open_storage(**options_for(f"{base}/1", scope)) as there,
+            open_storage(**options(f"{base}/0", scope)) as here,
+            open_storage(**options(f"{base}/1", scope)) as there,
             here.hot.signals.subscribe(["c"]) as heard,
         ):
             claims = []
@@ -127,11 +118,11 @@ def test_storages_that_come_and_go_leave_no_key(own_redis: RedisServer) -> None:
     """As many keys stay after thirty workers as after one."""
 
     async def main() -> tuple[set[str], set[str]]:
-        options = options_for(own_redis.url)
-        options["retention"] = {"completed_for": 0, "runs_for": 0, "dead_letters_for": 0}
+        retention = {"completed_for": 0, "runs_for": 0, "dead_letters_for": 0}
+        settings = options(own_redis.url, retention=retention)
 
         async def work(number: int) -> None:
-            async with open_storage(**options) as storage:
+            async with open_storage(**settings) as storage:
                 await storage.jobs.add("q", number)
                 [claim] = await storage.jobs.claim("q", worker=f"w{number}")
                 claim.run.log("info", "x")
@@ -156,7 +147,7 @@ def test_an_idle_storage_asks_little(own_redis: RedisServer) -> None:
         return int(stats.partition("total_commands_processed:")[2].split()[0])
 
     async def main() -> tuple[int, float]:
-        async with open_storage(**options_for(own_redis.url)) as storage:
+        async with open_storage(**options(own_redis.url)) as storage:
             await storage.jobs.claim("q", wait=0.01)
             repairs = asyncio.create_task(storage.maintenance.run_forever())
             await asyncio.sleep(0.5)
@@ -175,7 +166,7 @@ def test_a_replica_for_a_while_loses_nothing(own_redis: RedisServer) -> None:
     """What was refused meanwhile may be repeated, and a held claim ends as it should."""
 
     async def main() -> None:
-        async with open_storage(**options_for(own_redis.url)) as storage:
+        async with open_storage(**options(own_redis.url)) as storage:
             jobs = storage.jobs
             await jobs.add("q", 1, id="a")
             [claim] = await jobs.claim("q", lease_for=600.0)

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
+from fix_redis import options
+
 from oqron_core import JobSpec, open_storage
 from oqron_core._ids import uuid7_block
 from oqron_core.exceptions import (
@@ -39,23 +41,10 @@ from oqron_core.planes import (
     WriteResult,
 )
 from oqron_core.protocol.taking import Take
-from oqron_core.testing.contracts.base import fresh_scope
 from oqron_core.testing.servers import RedisServer
 
 
 T = TypeVar("T")
-
-
-def options(url: str, **more: Any) -> dict[str, Any]:
-    """Give what opens a storage of its own."""
-    scope = fresh_scope("joined")
-    return {
-        "mode": "redis",
-        "project": scope.project,
-        "environment": scope.environment,
-        "redis": {"url": url},
-        **more,
-    }
 
 
 @contextlib.asynccontextmanager

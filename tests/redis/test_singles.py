@@ -11,9 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
+from fix_redis import options
+
 from oqron_core import Query, open_storage
 from oqron_core.exceptions import InvalidValueError, UnavailableError
-from oqron_core.planes import Entry, Form, Insert, Json, Mark, Patch, Put, Scope
+from oqron_core.planes import Entry, Form, Insert, Json, Mark, Patch, Put
 from oqron_core.testing.contracts.base import fresh_scope
 from oqron_core.testing.servers import RedisServer
 from oqron_redis._joined import RedisJoinedPlanes
@@ -40,17 +42,6 @@ TEXTS: tuple[bytes, ...] = (
     '{"\u00e4\U0001f600":"\u202e"}'.encode(),
     b'{"long":"' + b"x" * 100_000 + b'"}',
 )
-
-
-def options(redis: RedisServer, scope: Scope | None = None) -> dict[str, Any]:
-    """Give what opens a storage of its own."""
-    scope = scope or fresh_scope("singles")
-    return {
-        "mode": "redis",
-        "project": scope.project,
-        "environment": scope.environment,
-        "redis": {"url": redis.url},
-    }
 
 
 def filled(id_: str, text: bytes = b"{}", form: Form = FORM, **more: Any) -> Insert:
@@ -96,7 +87,7 @@ def test_new_ones_are_kept_as_any_are(
     parts = [inserts] if together else [[insert] for insert in inserts]
 
     async def add() -> None:
-        async with open_storage(**options(own_redis, scope)) as storage:
+        async with open_storage(**options(own_redis.url, scope)) as storage:
             joined = storage.durable.joined(storage.hot)
             for number, part in enumerate(parts):
                 entries = [
@@ -123,7 +114,7 @@ def test_where_something_is_there_it_is_left(redis: RedisServer) -> None:
     """A record, one that has expired, an id that is claimable, and the call itself."""
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             joined, durable = storage.durable.joined(storage.hot), storage.durable
             now = await durable.now()
             await durable.write([
@@ -167,7 +158,7 @@ def test_a_bad_value_is_refused_before_it_is_sent(redis: RedisServer) -> None:
     """By the name of its field; the next is added."""
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             joined = storage.durable.joined(storage.hot)
             given = {"id": "a", "data": "\ud800", "createdAt": 1}
             bad = Insert("queue_job:q", "a", FORM.fill(given))
@@ -182,7 +173,7 @@ def test_a_lone_add_that_is_cancelled_is_whole(redis: RedisServer) -> None:
     """Wherever it is cancelled, the job is there with its entry, or neither is."""
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             for turns in (*range(6), *[3] * 40):
                 adding = asyncio.create_task(storage.jobs.add("q", turns))
                 for _ in range(turns):
@@ -204,12 +195,12 @@ def test_closing_waits_for_a_lone_add(redis: RedisServer) -> None:
     scope = fresh_scope("singles")
 
     async def main() -> None:
-        async with open_storage(**options(redis, scope)) as storage:
+        async with open_storage(**options(redis.url, scope)) as storage:
             before = await storage.jobs.add("q", 0)
             adding = [asyncio.create_task(storage.jobs.add("q", n)) for n in range(3)]
             await asyncio.sleep(0)
         jobs = [before, *await asyncio.gather(*adding)]
-        async with open_storage(**options(redis, scope)) as storage:
+        async with open_storage(**options(redis.url, scope)) as storage:
             claims = await storage.jobs.claim("q", limit=9)
             assert {claim.id for claim in claims} == {job.id for job in jobs}
 
@@ -221,7 +212,7 @@ def test_a_claim_whose_caller_has_gone_is_given_back(redis: RedisServer, turns: 
     """At once, and its attempt with it, though its lease would last a minute."""
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             job = await storage.jobs.add("q", 1)
             claiming = asyncio.create_task(storage.jobs.claim("q", lease_for=60))
             for _ in range(turns):
@@ -243,12 +234,12 @@ def test_closing_gives_back_what_a_claim_takes_meanwhile(redis: RedisServer) -> 
     scope = fresh_scope("singles")
 
     async def main() -> None:
-        async with open_storage(**options(redis, scope)) as storage:
+        async with open_storage(**options(redis.url, scope)) as storage:
             await storage.jobs.add("q", 1)
             claiming = asyncio.create_task(storage.jobs.claim("q", lease_for=60))
             await asyncio.sleep(0)
         answer = (await asyncio.gather(claiming, return_exceptions=True))[0]
-        async with open_storage(**options(redis, scope)) as storage:
+        async with open_storage(**options(redis.url, scope)) as storage:
             if isinstance(answer, BaseException):
                 async with asyncio.timeout(10):
                     (claim,) = await storage.jobs.claim("q", wait=10.0)
@@ -264,7 +255,7 @@ def test_a_claim_that_is_cancelled_beside_an_unreadable_job_leaves_none_behind(
 
     async def main() -> None:
         for turns in range(12):
-            async with open_storage(**options(redis)) as storage:
+            async with open_storage(**options(redis.url)) as storage:
                 jobs = [await storage.jobs.add("q", n) for n in range(4)]
                 (key,) = [key for key in map(str, redis.command("KEYS", "*")) if jobs[0].id in key]
                 redis.command("HSET", key, "data", "broken")
@@ -302,7 +293,7 @@ def test_a_cancelled_claim_that_cannot_be_followed_is_quiet(redis: RedisServer) 
     async def main() -> None:
         told: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             job = await storage.jobs.add("q", 1)
             claiming = asyncio.create_task(storage.jobs.claim("q", lease_for=60))
             await asyncio.sleep(0)
@@ -334,7 +325,7 @@ def test_who_adds_beside_one_that_is_cancelled_is_not_held_up(
     monkeypatch.setattr(RedisJoinedPlanes, "_check_order", watched)
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             await storage.jobs.add("q", 0)
             for n in range(40):
                 hasty = asyncio.create_task(storage.jobs.add("q", n))
@@ -354,7 +345,7 @@ def test_cancelled_claims_of_nothing_leave_little(own_redis: RedisServer) -> Non
     """They are known for as long as one may be on its way, however long their leases are."""
 
     async def main() -> None:
-        async with open_storage(**options(own_redis)) as storage:
+        async with open_storage(**options(own_redis.url)) as storage:
             await storage.jobs.add("other", 1)
             for _ in range(50):
                 claiming = asyncio.create_task(storage.jobs.claim("q", lease_for=3600.0))
@@ -398,7 +389,7 @@ def test_a_mark_adds_as_a_patch_does(
     """What is no integer or leaves 64 bits refuses all of it."""
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             durable, joined = storage.durable, storage.durable.joined(storage.hot)
             id_ = f"{tries}-{more}"
             value = {"status": "waiting", "tries": tries, "more": more}
@@ -423,7 +414,7 @@ def test_a_mark_that_would_lose_a_record_is_refused(redis: RedisServer) -> None:
     """What queries find records by is guarded where it is set, or its old place is unknown."""
 
     async def main() -> None:
-        async with open_storage(**options(redis)) as storage:
+        async with open_storage(**options(redis.url)) as storage:
             joined = storage.durable.joined(storage.hot)
             for mark in (
                 attrs.evolve(MARK, expect={}),

@@ -13,12 +13,12 @@ import time
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import psycopg
 
 from oqron_core.exceptions import InvalidValueError
-from oqron_core.planes import Filled, Insert, Record, Scope, Write, WriteResult
+from oqron_core.planes import Filled, Insert, Scope, Write, WriteResult
 from oqron_core.taxonomy import Table
 from oqron_postgres._connection import PooledLink, PostgresConnection
 from oqron_postgres._hot_fields import check_hot
@@ -28,6 +28,7 @@ from oqron_postgres._write import (
     MAX_STEP_BYTES,
     are_known,
     form_of,
+    insert_results,
     place_of,
     quick_document,
 )
@@ -56,6 +57,23 @@ def _field(text: str) -> bytes:
     return _size(len(data)) + data
 
 
+def _documents(writes: Sequence[Insert], max_bytes: int) -> list[bytes] | None:
+    """Encode the values; None where one needs a closer look."""
+    form = form_of(writes, max_bytes)
+    if form is not None:
+        filled = cast("Sequence[Filled]", [write.value for write in writes])
+        return form.documents([value.given for value in filled], max_bytes)
+    documents: list[bytes] = []
+    for write in writes:
+        value: Any = write.value
+        known = type(value) is dict and are_known(value)
+        document = quick_document(value, value, max_bytes) if known else None
+        if document is None:
+            return None
+        documents.append(document)
+    return documents
+
+
 class Copy:
     """
     A batch of inserts into one namespace, in the binary form of COPY.
@@ -65,14 +83,14 @@ class Copy:
         writes: The inserts, in the order of the batch.
     """
 
-    __slots__ = ("_head", "_kind", "_rows", "table", "writes")
+    __slots__ = ("_head", "_rows", "table", "writes")
 
     def __init__(self, writes: Sequence[Insert], rows: list[bytes], scope: Scope) -> None:
         namespace = writes[0].namespace
-        self._kind, self.table = place_of(namespace)
+        kind, self.table = place_of(namespace)
         self.writes = writes
         self._rows = rows
-        parts = (scope.project, scope.environment, namespace, self._kind.value)
+        parts = (scope.project, scope.environment, namespace, kind.value)
         self._head = b"".join(map(_field, parts))
 
     @classmethod
@@ -89,32 +107,24 @@ class Copy:
         ids = [write.id for write in inserts]
         if len({*ids}) < len(ids) or any(write.namespace != namespace for write in inserts):
             return None
-        is_hot = place_of(namespace)[1] is Table.RUNS
-        form = form_of(writes, max_bytes)
-        rows: list[bytes] = []
-        for write in inserts:
-            value = write.value
-            document = None
-            if form is not None and type(value) is Filled:
-                document = form.document(value.given, max_bytes)
-            elif type(value) is dict and are_known(value):
-                document = quick_document(value, value, max_bytes)
-            if document is None:
+        documents = _documents(inserts, max_bytes)
+        if documents is None:
+            return None
+        if place_of(namespace)[1] is Table.RUNS:
+            try:
+                for write in inserts:
+                    check_hot(write.value, "value")
+            except InvalidValueError:
                 return None
-            if is_hot:
-                try:
-                    check_hot(value, "value")
-                except InvalidValueError:
-                    return None
-            expires = write.expires_at
-            rows.append(
-                _field(write.id)
-                # The version of the binary form of jsonb stands before its text.
-                + _size(len(document) + 1)
-                + b"\x01"
-                + document
-                + (_NULL if expires is None else _bigint(8, expires))
-            )
+        rows = [
+            _field(write.id)
+            # The version of the binary form of jsonb stands before its text.
+            + _size(len(document) + 1)
+            + b"\x01"
+            + document
+            + (_NULL if write.expires_at is None else _bigint(8, write.expires_at))
+            for write, document in zip(inserts, documents, strict=True)
+        ]
         if sum(map(len, rows)) > MAX_STEP_BYTES:
             return None
         # Two batches that meet take their locks in the same order.
@@ -126,17 +136,6 @@ class Copy:
         """Give what is sent, in the order of `COPIED`, for rows that are inserted at *ms*."""
         head = _ROW + _bigint(8, ms) + self._head
         return b"".join((_HEADER, head, head.join(self._rows), _END))
-
-    def results(self, ms: int) -> list[WriteResult]:
-        """Give what became of each; the records without their values."""
-
-        def record(place: int) -> Record:
-            write = self.writes[place]
-            return Record.lazy(write.namespace, write.id, {}, ms, write.expires_at, self._kind)
-
-        return [
-            WriteResult(applied=True, make=record, place=place) for place in range(len(self.writes))
-        ]
 
 
 class Copies:
@@ -166,7 +165,7 @@ class Copies:
     async def write(self, copy: Copy) -> list[WriteResult] | None:
         """Insert all; None where the server took none of them."""
         ms = await self._connection.run(lambda link: self._write(link, copy))
-        return None if ms is None else copy.results(ms)
+        return None if ms is None else insert_results(copy.writes, ms)
 
     async def _now(self, link: PooledLink) -> int:
         """

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from oqron_core.planes import Filled, Insert, Record, Scope, Write, WriteResult
+from oqron_core.planes import Filled, Insert, Scope, Write
 from oqron_core.taxonomy import Table
 from oqron_postgres._sqltext import Statement
 from oqron_postgres._statements import StatementBook
@@ -27,17 +27,17 @@ class Fresh:
     Inserts of one form into one namespace, as one statement.
 
     Attributes:
+        writes: The inserts, in the order of the batch.
         statement: What runs.
         params: With what.
     """
 
-    __slots__ = ("_kind", "_writes", "params", "statement")
+    __slots__ = ("params", "statement", "writes")
 
     def __init__(
         self, writes: Sequence[Insert], statement: Statement, params: dict[str, Any]
     ) -> None:
-        self._writes = writes
-        self._kind, _ = place_of(writes[0].namespace)
+        self.writes = writes
         self.statement = statement
         self.params = params
 
@@ -85,18 +85,6 @@ class Fresh:
             "size": len(rows),
         }
         return cls(inserts, book.insert(table), params)
-
-    def results(self, ms: int) -> list[WriteResult]:
-        """Give what became of each, where nothing was in the way; records without values."""
-
-        def record(place: int) -> Record:
-            write = self._writes[place]
-            return Record.lazy(write.namespace, write.id, {}, ms, write.expires_at, self._kind)
-
-        return [
-            WriteResult(applied=True, make=record, place=place)
-            for place in range(len(self._writes))
-        ]
 
 
 def _expiries(writes: Sequence[Insert]) -> list[bytes]:

@@ -53,6 +53,7 @@ __all__ = [
     "Step",
     "are_known",
     "form_of",
+    "insert_results",
     "is_mixed",
     "lock_steps",
     "place_of",
@@ -200,24 +201,36 @@ class KnownForm:
         names = [dumps(name).replace(b"%", b"%%") for name in self._order]
         self._open = b"{" + b",".join(name + b":%b" for name in names) + b"}"
 
-    def document(self, given: Mapping[str, Any], max_bytes: int) -> bytes | None:
-        """Give a whole value, checked; None for what needs a closer look."""
-        texts = [_quick_text(given[name]) for name in self._order]
-        if None in texts:
-            return None
-        data = self._frame % tuple(texts)
-        return None if len(data) > max_bytes else data
+    def documents(self, given: Sequence[Mapping[str, Any]], max_bytes: int) -> list[bytes] | None:
+        """Give whole values, checked; None where one needs a closer look."""
+        return self._put_in(self._frame, given, max_bytes)
 
     def open_parts(self, given: Sequence[Mapping[str, Any]], max_bytes: int) -> list[bytes] | None:
-        """Give the open fields of many values, checked, as documents; None as `document`."""
+        """Give the open fields of values alone, likewise."""
+        return self._put_in(self._open, given, max_bytes)
+
+    def _put_in(
+        self, frame: bytes, given: Sequence[Mapping[str, Any]], max_bytes: int
+    ) -> list[bytes] | None:
         columns: list[list[bytes]] = []
         for name in self._order:
             texts = _quick_texts([fields[name] for fields in given])
             if texts is None:
                 return None
             columns.append(texts)
-        parts = [self._open % row for row in zip(*columns, strict=True)]
-        return None if max(map(len, parts)) > max_bytes else parts
+        rows = [frame % row for row in zip(*columns, strict=True)] or [frame % ()] * len(given)
+        return None if max(map(len, rows)) > max_bytes else rows
+
+
+def insert_results(writes: Sequence[Insert], ms: int) -> list[WriteResult]:
+    """Give what became of inserts that were all applied; the records without their values."""
+    kind, _ = place_of(writes[0].namespace)
+
+    def record(place: int) -> Record:
+        write = writes[place]
+        return Record.lazy(write.namespace, write.id, {}, ms, write.expires_at, kind)
+
+    return [WriteResult(applied=True, make=record, place=place) for place in range(len(writes))]
 
 
 def _quick_texts(values: Sequence[Any]) -> list[bytes] | None:

@@ -50,6 +50,7 @@ from oqron_postgres._write import (
     Item,
     Step,
     dumps,
+    insert_results,
     is_mixed,
     lock_steps,
     place_of,
@@ -300,7 +301,7 @@ class PostgresPlane(_Statements):
         rows = await self._fetch(fresh.statement, fresh.params, idempotent=False)
         ms, names = rows[0]
         if names is None:
-            return fresh.results(ms)
+            return insert_results(fresh.writes, ms)
         # Something was in the way of some: that is looked at one by one.
         batch = self._batch(writes, ())
         batch.absorb_inserts(rows)

@@ -144,7 +144,7 @@ class RedisJoinedPlanes(JoinedPlanes):
 
     def _check_order(self) -> None:
         for future in self._under_way:
-            if _has_failed(future) and not future.cancelled():
+            if _has_failed(future):
                 # Whoever made that call will learn of it in a moment, and try again; whoever
                 # was cancelled will not.
                 msg = "Redis was lost with jobs under way that come before these"
@@ -418,4 +418,4 @@ def _check_guards(expect: Mapping[str, Any]) -> None:
 
 
 def _has_failed(future: asyncio.Future[Any]) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
+    return future.done() and not future.cancelled() and future.exception() is not None
